@@ -229,9 +229,9 @@ def run(_: Sequence[str]) -> str:
 def study(_: Sequence[str]) -> str:
     """Return the keys of `study.yaml`."""
     from memloc.run.spec import DataFile
-    from memloc.study.config import Block, ControlBlock, Study
+    from memloc.study.config import ControlBlock, Study
 
-    return _records((Study, Block, DataFile, ControlBlock))
+    return _records((Study, DataFile, ControlBlock))
 
 
 def _records(kinds: "Sequence[type[Settings]]") -> str:

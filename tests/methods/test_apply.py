@@ -20,9 +20,9 @@ from memloc.errors import (
 )
 from memloc.methods import Method
 from memloc.methods.apply import (
-    Kept,
     analyse,
     apply,
+    kept_as,
     localise,
     result_key,
     runnable,
@@ -48,7 +48,7 @@ ANALYSES = ("centroids", "label_probes", "generalisation")
 
 def stored(run, method):
     folder = paths.result(run.folder, method.name)
-    return recall(folder, result_key(run, method), Kept(run, method))
+    return recall(folder, result_key(run, method), kept_as(run, method))
 
 
 @pytest.fixture(scope="module")

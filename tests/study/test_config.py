@@ -100,7 +100,7 @@ def test_a_name_where_a_list_belongs_is_shown_as_a_list():
 
 def test_a_few_aliases_are_fine():
     text = "models: &m [tiny-opt]\ntasks: [tiny-topic]\nalso:\n- {models: *m, seeds: [2]}\n"
-    assert parse_study(text, HERE).study.also[0].models == ("tiny-opt",)
+    assert parse_study(text, HERE).study.parts[1].models == ("tiny-opt",)
 
 
 def bomb(levels, each):

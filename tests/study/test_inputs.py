@@ -165,8 +165,8 @@ def read(folder):
 def test_labels_that_are_flipped_are_flipped_at_the_file_s_own_rate(tmp_path):
     file = own(tmp_path, "flip: 0.25")
     assert task_spec(file, "mine", None).load(1).noise is None
-    assert protocol_for(file, "mine", {}).noise.rate == 0.25
-    assert protocol_for(file, "tiny-topic", {}).noise.rate == file.study.protocol.noise.rate
+    assert protocol_for(file.study, "mine").noise.rate == 0.25
+    assert protocol_for(file.study, "tiny-topic").noise.rate == file.study.protocol.noise.rate
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_it_is_said_how_many_labels_are_wrong_and_how_that_is_known(tmp_path, li
 
 def spec_of(file, name):
     """A run of a study's task."""
-    task, protocol = task_spec(file, name, file.study.examples), protocol_for(file, name, {})
+    task, protocol = task_spec(file, name, file.study.examples), protocol_for(file.study, name)
     return RunSpec(model="tiny-opt", task=task, seed=1, settings=protocol.for_run())
 
 

@@ -15,7 +15,7 @@ from memloc.engine.learner import Curves
 from memloc.engine.loop import Objective
 from memloc.errors import StoreError
 from memloc.store.files import whole_file
-from memloc.store.memo import recall
+from memloc.store.memo import Format, recall
 from memloc.store.records import as_stored
 
 UNREADABLE = (SafetensorError, OSError, KeyError, ValueError, TypeError)
@@ -55,32 +55,31 @@ def load_state(path: Path, objectives: Sequence[Objective], key: str) -> Curves:
     return curves
 
 
-class _State:
-    """A note and tensors in one safetensors file, with a checksum of both and the key."""
-
-    def write(self, path: Path, value: State, key: str) -> None:
-        note = json.dumps(value[0])
-        tensors = {name: tensor.contiguous() for name, tensor in value[1].items()}
-        about = {"memloc": note, "key": key, "checksum": _checksum(key + note, tensors)}
-        with whole_file(path) as draft:
-            try:
-                save_file(tensors, draft, about)
-            except SafetensorError as error:  # a full disk, say
-                raise OSError(str(error)) from error
-
-    def read(self, path: Path) -> tuple[State, str]:
+def _write(path: Path, value: State, key: str) -> None:
+    note = json.dumps(value[0])
+    tensors = {name: tensor.contiguous() for name, tensor in value[1].items()}
+    about = {"memloc": note, "key": key, "checksum": _checksum(key + note, tensors)}
+    with whole_file(path) as draft:
         try:
-            with safe_open(path, framework="pt") as file:
-                about = file.metadata()
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if about["checksum"] != _checksum(about["key"] + about["memloc"], tensors):
-                raise ValueError("its checksum differs")
-            return (json.loads(about["memloc"]), tensors), about["key"]
-        except UNREADABLE as error:
-            raise StoreError(f"{path} is damaged ({error}).") from error
+            save_file(tensors, draft, about)
+        except SafetensorError as error:  # a full disk, say
+            raise OSError(str(error)) from error
 
 
-STATE = _State()
+def _read(path: Path) -> tuple[State, str]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata()
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if about["checksum"] != _checksum(about["key"] + about["memloc"], tensors):
+            raise ValueError("its checksum differs")
+        return (json.loads(about["memloc"]), tensors), about["key"]
+    except UNREADABLE as error:
+        raise StoreError(f"{path} is damaged ({error}).") from error
+
+
+STATE = Format(_write, _read)
+"""A note and tensors in one safetensors file, with a checksum of both and the key."""
 
 
 def epochs_done(path: Callable[..., Path], names: Sequence[str]) -> dict[str, int]:

@@ -29,7 +29,7 @@ from memloc.protocol import VerdictSettings, readable, refuse_idle
 from memloc.run.folder import Run
 from memloc.stats.answers import Answer, agreement, half_of
 from memloc.store import paths
-from memloc.store.memo import Maker, key, memo
+from memloc.store.memo import Format, Maker, key, memo
 from memloc.store.records import as_path
 
 
@@ -223,7 +223,7 @@ def apply(
             paths.result(run.folder, method.name),
             result_key(run, method),
             partial(_made, run, method, judged),
-            Kept(run, method),
+            kept_as(run, method),
             reused=partial(_tell_reused, run, method, reused),
         )
         if method.scratch:
@@ -304,35 +304,25 @@ def result_key(run: Run, method: Method) -> str:
     return key(Maker(method.name, method.version), decided_by)
 
 
-@dataclass(frozen=True)
-class Kept:
-    """How the result of a method is kept in a run's folder."""
+def kept_as(run: Run, method: Method) -> Format[Result]:
+    """Return how a result is kept in a run's folder; its tables have its key in them."""
+    return Format(lambda path, found, _key: found.write(path), partial(_read, run, method))
 
-    run: Run
-    method: Method
 
-    def write(self, path: Path, value: Result, key: str) -> None:
-        """Write the tables and how they came to be."""
-        assert value.about["key"] == key
-        value.write(path)
-
-    def read(self, path: Path) -> tuple[Result, str]:
-        """Return the stored result and its key; say what differs if it has another key."""
-        found = Result.read(path)
-        stored = str(found.about.get("key", ""))
-        if stored != result_key(self.run, self.method):
-            self._tell_difference(found.about.get("settings", {}))
-        return found, stored
-
-    def _tell_difference(self, old: Mapping[str, Any]) -> None:
-        name, new = self.method.name, self.method.model_dump(mode="json")
+def _read(run: Run, method: Method, path: Path) -> tuple[Result, str]:
+    """Return the stored result and its key; say what differs if it has another key."""
+    found = Result.read(path)
+    stored = str(found.about.get("key", ""))
+    if stored != result_key(run, method):
+        old, new = found.about.get("settings", {}), method.model_dump(mode="json")
         changed = [
-            f"{name}.{each}={readable(old[each])} and not {readable(value)}"
+            f"{method.name}.{each}={readable(old[each])} and not {readable(value)}"
             for each, value in new.items()
             if each in old and old[each] != value
         ]
         why = ", ".join(changed) or "other weights or data, or by another version of the method"
-        tell(f"{self.run.name}: {name} is computed again. The stored result was made with {why}.")
+        tell(f"{run.name}: {method.name} is computed again. The stored result was made with {why}.")
+    return found, stored
 
 
 def _made(run: Run, method: Method, judged: Mapping[str, Any]) -> Result:

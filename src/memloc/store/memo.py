@@ -9,8 +9,9 @@ import json
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 
 class Maker(NamedTuple):
-    """What computes a thing: its name, and a version that is raised when it computes otherwise."""
+    """Name of the code that computes a thing, with a version: raised when results change."""
 
     name: str
     version: int
@@ -49,14 +50,14 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-class Format(Protocol[T]):
-    """How a kind of thing is written with its key, and read back; a damaged one is a StoreError."""
+@dataclass(frozen=True)
+class Format(Generic[T]):
+    """How a kind of thing and its key are kept in a file or folder."""
 
-    def write(self, path: Path, value: T, key: str) -> None:
-        """Write the thing, whole or not at all."""
-
-    def read(self, path: Path) -> tuple[T, str]:
-        """Return the thing and its key."""
+    write: Callable[[Path, T, str], None]
+    """Writes the thing and its key, whole or not at all."""
+    read: Callable[[Path], tuple[T, str]]
+    """Returns the thing and its key; a damaged one is a StoreError."""
 
 
 def memo(
@@ -96,34 +97,30 @@ def recall(path: Path, key: str, form: Format[T]) -> T | None:
     return value if found == key else None
 
 
-class _Record:
-    """A JSON object."""
-
-    def write(self, path: Path, value: dict[str, Any], key: str) -> None:
-        write_json(path, {"key": key, "value": value})
-
-    def read(self, path: Path) -> tuple[dict[str, Any], str]:
-        record = read_json(path)
-        return record["value"], record["key"]
+def _write_record(path: Path, value: dict[str, Any], key: str) -> None:
+    write_json(path, {"key": key, "value": value})
 
 
-class _Named:
-    """Arrays by name, in numpy's own format, which has a checksum of each."""
+def _read_record(path: Path) -> tuple[dict[str, Any], str]:
+    record = read_json(path)
+    return record["value"], record["key"]
 
-    def write(self, path: Path, value: Arrays, key: str) -> None:
-        with whole_file(path) as draft, draft.open("wb") as file:
-            np.savez(file, allow_pickle=False, **{_KEY: np.array([key, *value])}, **value)
 
-    def read(self, path: Path) -> tuple[Arrays, str]:
-        try:
-            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-                value = dict(file)
-                key, *names = map(str, value.pop(_KEY))
-                if names != [*value]:
-                    raise ValueError("arrays are missing")
-        except _BROKEN as error:
-            raise StoreError(f"{path} is damaged ({error}).") from error
-        return value, key
+def _write_arrays(path: Path, value: Arrays, key: str) -> None:
+    with whole_file(path) as draft, draft.open("wb") as file:
+        np.savez(file, allow_pickle=False, **{_KEY: np.array([key, *value])}, **value)
+
+
+def _read_arrays(path: Path) -> tuple[Arrays, str]:
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            value = dict(file)
+            key, *names = map(str, value.pop(_KEY))
+            if names != [*value]:
+                raise ValueError("arrays are missing")
+    except _BROKEN as error:
+        raise StoreError(f"{path} is damaged ({error}).") from error
+    return value, key
 
 
 _KEY = "memloc_key"
@@ -131,8 +128,8 @@ _BROKEN = (
     *(OSError, ValueError, LookupError, EOFError, RuntimeError, TypeError, AttributeError),
     *(zipfile.BadZipFile, zlib.error),
 )
-"""What numpy raises for a damaged file; which of these depends on the damage."""
-RECORD: Format[dict[str, Any]] = _Record()
+"""Exceptions that numpy raises for a damaged file; which of them depends on the damage."""
+RECORD = Format(_write_record, _read_record)
 """A JSON object; a float comes back as it was."""
-ARRAYS: Format[Arrays] = _Named()
-"""Arrays by name."""
+ARRAYS = Format(_write_arrays, _read_arrays)
+"""Arrays by name, in numpy's own format, which has a checksum of each."""

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -30,25 +30,10 @@ from memloc.store.files import whole_file
 
 OF_ALL = ("verdict", "control", "agreement", "summary")
 """Groups of settings that are about all runs of a study."""
+VARIED = ("models", "tasks", "seeds", "methods", "analyses", "overrides")
+"""Keys that the entries of `also` may have."""
 Names = tuple[str, ...]
 Seeds = tuple[int, ...]
-
-
-class Block(Settings):
-    """Further runs; keys that are not given are as in the main part."""
-
-    models: Names | None = Field(None, min_length=1)
-    """Embedded names, hub names or folders (`./x` is next to the study's file)."""
-    tasks: Names | None = Field(None, min_length=1)
-    """Names that `memloc tasks` lists."""
-    seeds: Seeds | None = Field(None, min_length=1)
-    """Model seeds."""
-    methods: Names | None = None
-    """Localisers."""
-    analyses: Names | None = None
-    """Of section 5."""
-    overrides: dict[str, Any] = Field(default_factory=dict)
-    """Settings of these runs that differ from the main part's."""
 
 
 def _installed(kind: Literal["localiser", "analysis"]) -> Names:
@@ -58,10 +43,10 @@ def _installed(kind: Literal["localiser", "analysis"]) -> Names:
 
 
 class ControlBlock(Settings):
-    """What is planted where; models and tasks that are not given are those of the main part."""
+    """The plants of a study; models and tasks that are not given are those of the main part."""
 
     models: Names | None = Field(None, min_length=1)
-    """In which memorisation is planted."""
+    """Models in which memorisation is planted."""
     tasks: Names | None = Field(None, min_length=1)
     """Tasks whose noise is planted; default: all but the auxiliary task."""
     windows: Names = ()
@@ -70,10 +55,10 @@ class ControlBlock(Settings):
     every: tuple[int, ...] = ()
     """Windows of these widths at every position."""
     methods: Names = Field(default_factory=partial(_installed, "localiser"))
-    """That look for the planted layers."""
+    """Localisers that look for the planted layers."""
     nulls: Literal["none", "middle", "all"] = "middle"
-    """Windows whose null is made, too (the same with nothing to memorise): the middle one of each
-    kind of plant, none or all."""
+    """Windows that also get a null, the same run with nothing to memorise: the middle window of
+    each kind of plant, none or all."""
 
 
 class Study(Settings):
@@ -94,11 +79,12 @@ class Study(Settings):
     methods: Names = Field(default_factory=partial(_installed, "localiser"))
     """Localisers."""
     analyses: Names = Field(default_factory=partial(_installed, "analysis"))
-    """Of section 5."""
+    """Analyses of the paper's section 5."""
     runs: Names = ()
     """Folders of runs in the study's folder that were made before, such as adopted ones."""
-    also: tuple[Block, ...] = ()
-    """Further runs, with what differs from the above."""
+    also: tuple[dict[str, Any], ...] = ()
+    """Further runs: for each entry the `models`, `tasks`, `seeds`, `methods`, `analyses` or
+    `overrides` that differ from the above."""
     control: ControlBlock | None = None
     """Memorisation planted in known layers; default: none."""
     report: bool = True
@@ -120,6 +106,17 @@ class Study(Settings):
     def protocol(self) -> Protocol:
         """Every constant of the method, as this study has it."""
         return preset(self.preset).replace(self.overrides)
+
+    @property
+    def parts(self) -> tuple["Study", ...]:
+        """The study itself, then one study for each entry of `also`, with all of its keys."""
+        return self, *map(self._varied, self.also)
+
+    def _varied(self, changes: Mapping[str, Any]) -> "Study":
+        given = {name: value for name, value in changes.items() if value is not None}
+        if isinstance(own := given.get("overrides"), Mapping):
+            given["overrides"] = {**self.overrides, **own}
+        return Study.model_validate({**dict(self), "also": (), **given})
 
 
 EXAMPLES = ("demo", "small", "paper", "sequences")
@@ -159,14 +156,16 @@ def write_study(text: str, file: "StudyFile") -> Path:
 
 
 @dataclass(frozen=True)
-class Source:
-    """A study's file, and the line on which each of its values stands."""
+class StudyFile:
+    """A study and its file, whose folder is the study's."""
 
     path: Path
     lines: dict[tuple[Hashable, ...], int]
+    """The line on which each value stands; none for a study that is not in a file yet."""
+    study: Study = Study.model_validate({})  # noqa: RUF009 - frozen
 
     def problem(self, *key: Hashable, what: str) -> SettingsError:
-        """An error that names the line and the key; a study without a file has no lines."""
+        """Return an error that names the key and, if the study is in a file, its line."""
         name = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in key).lstrip(".")
         if not self.lines:
             return SettingsError(f"{name}: {what}")
@@ -177,43 +176,37 @@ class Source:
 
     @contextmanager
     def at(self, *key: Hashable) -> Iterator[None]:
-        """While active, whatever is refused is said with the line and the key."""
+        """While active, errors name this key and its line."""
         try:
             yield
         except MemlocError as error:
             raise self.problem(*key, what=str(error)) from None
 
-
-@dataclass(frozen=True)
-class StudyFile(Source):
-    """A study and its file; the file's folder is the study's."""
-
-    study: Study
-
     @property
     def folder(self) -> Path:
-        """Where it is kept."""
+        """Folder of the study."""
         return self.path.parent
 
-    def blocks(self) -> Iterator[tuple[tuple[Hashable, ...], Study | Block | ControlBlock]]:
-        """The main part and the further ones, each after its place in the file."""
-        yield (), self.study
-        for i, block in enumerate(self.study.also):
-            yield ("also", i), block
-        if self.study.control is not None:
-            yield ("control",), self.study.control
+    def parts(self) -> Iterator[tuple[tuple[Hashable, ...], Study | ControlBlock]]:
+        """Yield the study, the entries of `also` and the plants, each after its place."""
+        study, *others = self.study.parts
+        yield (), study
+        for number, part in enumerate(others):
+            yield ("also", number), part
+        if study.control is not None:
+            yield ("control",), study.control
 
     def file_of(self, name: str) -> Path:
-        """A file that the study names, from its folder."""
+        """Return the path of a file that the study names relative to its folder."""
         return self.folder / Path(name).expanduser()
 
     def path_of(self, name: str) -> str:
-        """A name from the file; one that begins with a dot is a path from the file's folder."""
+        """Return a name, made a whole path if it begins with a dot: it is relative to the file."""
         return str((self.folder / name).resolve()) if name.startswith(".") else name
 
 
 def read_study(place: str | Path) -> StudyFile:
-    """The study in a folder, or in the file itself."""
+    """Read the study in a folder, or in the file itself."""
     path = Path(place)
     if path.is_dir() or path.suffix not in {".yaml", ".yml"}:
         path = path / paths.STUDY
@@ -231,31 +224,40 @@ def read_study(place: str | Path) -> StudyFile:
 
 
 def parse_study(text: str, folder: Path) -> StudyFile:
-    """A study from the text of its file; what is wrong is said with line and key."""
+    """Read a study from the text of its file; errors name the line and the key."""
     path = folder / paths.STUDY
     node, values = parse_yaml(text, str(path))
     if not isinstance(values, dict):
         raise SettingsError(f"{path} holds no settings: `memloc init demo` shows what it needs.")
-    source = Source(path, {})
-    _note_lines(node, (), source)
-    return checked_study(source, values)
+    file = StudyFile(path, {})
+    _note_lines(node, (), file)
+    return checked_study(file, values)
 
 
-def checked_study(source: Source, values: Mapping[str, Any]) -> StudyFile:
-    """A study from its values; an error names the line, where they were read from a file."""
+def checked_study(file: StudyFile, values: Mapping[str, Any]) -> StudyFile:
+    """Return the file with the study that these values describe, if they are all right."""
+    place: tuple[Hashable, ...] = ()
     try:
-        file = StudyFile(source.path, source.lines, Study.model_validate(values))
+        study = Study.model_validate(values)
+        for number, given in enumerate(study.also):
+            place = ("also", number)
+            for name in given:
+                with file.at(*place, name):
+                    lookup("key", name, dict.fromkeys(VARIED))
+            study._varied(given)
     except ValidationError as error:
-        raise _explained(source, error) from None
-    study = file.study
+        raise _explained(file, error, place) from None
     for name in ("models", "tasks"):
         if not getattr(study, name) and not study.runs:
             raise file.problem(name, what="it is missing.")
     with file.at("preset"):
         lookup("preset", study.preset, PRESETS)
-    for where, block in file.blocks():
-        _check_overrides(file, where, getattr(block, "overrides", {}))
-        _check_repeated(file, where, block)
+    file = replace(file, study=study)
+    _check_overrides(file, (), study.overrides)
+    for number, given in enumerate(study.also):
+        _check_overrides(file, ("also", number), given.get("overrides") or {})
+    for where, part in file.parts():
+        _check_repeated(file, where, part)
     return file
 
 
@@ -276,37 +278,40 @@ def _check_overrides(
             raise file.problem(*place, what=head + more) from None
 
 
-def _check_repeated(file: StudyFile, where: tuple[Hashable, ...], block: Settings) -> None:
-    for name, given in block:
+def _check_repeated(file: StudyFile, where: tuple[Hashable, ...], part: Settings) -> None:
+    for name, given in part:
         for i, value in enumerate(given if isinstance(given, tuple) and name != "also" else ()):
             if value in given[:i]:
                 raise file.problem(*where, name, i, what=f"{value!r} is there twice.")
 
 
-def _note_lines(node: Any, place: tuple[Hashable, ...], source: Source) -> None:
+def _note_lines(node: Any, place: tuple[Hashable, ...], file: StudyFile) -> None:
     import yaml
 
-    source.lines.setdefault(place, node.start_mark.line + 1)
+    file.lines.setdefault(place, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             inner = (*place, key.value)
-            is_there = inner in source.lines
-            source.lines[inner] = key.start_mark.line + 1
+            is_there = inner in file.lines
+            file.lines[inner] = key.start_mark.line + 1
             if is_there:
-                raise source.problem(*inner, what="it is there twice.")
-            _note_lines(value, inner, source)
+                raise file.problem(*inner, what="it is there twice.")
+            _note_lines(value, inner, file)
     elif isinstance(node, yaml.SequenceNode):
         for i, value in enumerate(node.value):
-            _note_lines(value, (*place, i), source)
+            _note_lines(value, (*place, i), file)
 
 
-INNER: dict[Any, type[Settings]] = {"also": Block, "control": ControlBlock, "data": DataFile}
-"""What the values of these keys are."""
+INNER: dict[Any, type[Settings]] = {"control": ControlBlock, "data": DataFile}
+"""Keys of a study whose values have keys of their own, and which."""
 
 
-def _explained(source: Source, error: ValidationError) -> SettingsError:
+def _explained(
+    file: StudyFile, error: ValidationError, within: tuple[Hashable, ...] = ()
+) -> SettingsError:
+    """Name the first value that was refused; `within` is where the checked values stand."""
     first = error.errors()[0]
-    place = tuple(key for key in first["loc"] if key != "[key]")
+    place = (*within, *(key for key in first["loc"] if key != "[key]"))
     said = "it is missing." if first["type"] == "missing" else explained(first)
     if first["type"] == "extra_forbidden":
         kind = INNER.get(place[0], Study) if len(place) > 1 else Study
@@ -314,4 +319,4 @@ def _explained(source: Source, error: ValidationError) -> SettingsError:
             lookup("key", str(place[-1]), kind.model_fields)
         except MemlocError as unknown:
             said = str(unknown)
-    return source.problem(*place, what=said)
+    return file.problem(*place, what=said)

@@ -50,9 +50,9 @@ def check_names(file: StudyFile) -> None:
     }
     for name, own in file.study.data.items():
         _check_data(file, name, own)
-    for where, block in file.blocks():
+    for where, part in file.parts():
         for field, check in find.items():
-            for i, name in enumerate(getattr(block, field, None) or ()):
+            for i, name in enumerate(getattr(part, field, None) or ()):
                 with file.at(*where, field, i):
                     check(name)
     with file.at("device"):

@@ -25,9 +25,8 @@ from memloc.stats.windows import check_plant, every_window, named_plant, split_k
 from memloc.store import paths
 from memloc.store.memo import Maker, key
 from memloc.study.config import (
-    Block,
     ControlBlock,
-    Source,
+    Study,
     StudyFile,
     checked_study,
     read_study,
@@ -45,8 +44,6 @@ from memloc.study.inputs import (
 KINDS = ("train", "localise", "analyse", "plant")
 """In the order in which a study needs them."""
 Kind = Literal["train", "localise", "analyse", "plant"]
-MAIN = Block.model_validate({})
-"""The main part of a study: a block that differs from it in nothing."""
 Methods = Mapping[str, Method]
 """Methods by name, with their settings."""
 
@@ -193,7 +190,7 @@ def control_plan(out: Path, study: Mapping[str, Any], block: Mapping[str, Any]) 
     values = _given({**study, "preset": preset, "models": models})
     planted = _given({"tasks": [*study["tasks"]], **block})  # a copy: YAML would refer to it
     values |= {"methods": [], "analyses": [], "report": False, "control": planted}
-    plan = make_plan(checked_study(Source(out / paths.STUDY, {}), values))
+    plan = make_plan(checked_study(StudyFile(out / paths.STUDY, {}), values))
     write_study(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), plan.file)
     return plan
 
@@ -222,12 +219,10 @@ def runs_there(file: StudyFile) -> dict[str, Run]:
     return found
 
 
-def protocol_for(file: StudyFile, task: str, overrides: Mapping[str, Any]) -> Protocol:
-    """The settings of a task's runs; a file of one's own has its own share of flipped labels."""
-    own = file.study.data.get(task)
-    flipped = {"noise.rate": own.flip} if own and own.flip else {}
-    changes = {**overrides, **flipped}
-    return file.study.protocol.replace(changes) if changes else file.study.protocol
+def protocol_for(study: Study, task: str) -> Protocol:
+    """Return the settings of a task's runs; a file may have its own share of labels to flip."""
+    own = study.data.get(task)
+    return study.protocol.replace({"noise.rate": own.flip}) if own and own.flip else study.protocol
 
 
 class _Planner:
@@ -267,11 +262,10 @@ class _Planner:
     def intended(self) -> dict[str, tuple[RunSpec, Methods]]:
         """Every run that is to be trained, by folder, and the methods that look at it."""
         runs: dict[str, tuple[RunSpec, Methods]] = {}
-        for number, block in enumerate((MAIN, *self.study.also)):
-            given = dict(self.study) | {name: value for name, value in block if value is not None}
-            names = (*given["methods"], *given["analyses"])
-            for task, model, seed in product(given["tasks"], given["models"], given["seeds"]):
-                protocol = protocol_for(self.file, task, given["overrides"])
+        for number, part in enumerate(self.study.parts):
+            names = (*part.methods, *part.analyses)
+            for task, model, seed in product(part.tasks, part.models, part.seeds):
+                protocol = protocol_for(part, task)
                 spec, folder = self._spec(task, model, seed, protocol)
                 methods = {name: protocol.method(name) for name in names}
                 before, others = runs.get(folder, (spec, {}))
@@ -364,7 +358,7 @@ class _Planner:
             if task in self.study.data and self.study.data[task].flip is None:
                 what = f"{task} has noise of its own; plant a task whose labels are flipped."
                 raise problem(what=what)
-            protocol = protocol_for(self.file, task, {})
+            protocol = protocol_for(self.study, task)
             spec, folder = self._spec(task, model, control.seed, protocol)
             try:
                 depth = shape_of(spec.model, spec.depth).depth
