@@ -212,14 +212,7 @@ def _group(preset: Any, group: str, items: Sequence[str]) -> str:
 
 def run(_: Sequence[str]) -> str:
     """Return the record of a run, `run.json`, and what became of it, `status.json`."""
-    from memloc.run.folder import (
-        Accuracies,
-        Attempt,
-        Checkpoint,
-        RunRecord,
-        RunStatus,
-        TaskRecord,
-    )
+    from memloc.run.records import Accuracies, Attempt, Checkpoint, RunRecord, RunStatus, TaskRecord
     from memloc.run.spec import PlantSpec, RunSpec, TaskSpec
 
     kinds = (RunRecord, RunSpec, TaskSpec, PlantSpec, TaskRecord)

@@ -30,14 +30,9 @@ from memloc.model.load import load_model
 from memloc.model.predict import encode_for, predict
 from memloc.reporting.figures import save_spec
 from memloc.reporting.tables import markdown
-from memloc.run.folder import (
-    Accuracies,
-    Run,
-    RunRecord,
-    RunStatus,
-    TaskRecord,
-    begin,
-)
+from memloc.run.begin import begin
+from memloc.run.folder import Run
+from memloc.run.records import Accuracies, RunRecord, RunStatus, TaskRecord
 from memloc.run.spec import RunSpec
 from memloc.store import paths
 from studies.crowd import KINDS, Crowd, missing, parser_of, sample

@@ -31,14 +31,9 @@ from memloc.model.checkpoints import load_checkpoint, save_checkpoint
 from memloc.model.load import Classifier, load_model
 from memloc.model.parts import find_parts
 from memloc.model.predict import encode_for, predict
-from memloc.run.folder import (
-    Accuracies,
-    Run,
-    RunRecord,
-    RunStatus,
-    TaskRecord,
-    begin,
-)
+from memloc.run.begin import begin
+from memloc.run.folder import Run
+from memloc.run.records import Accuracies, RunRecord, RunStatus, TaskRecord
 from memloc.run.spec import PlantSpec, RunSpec, TaskSpec
 from memloc.seeds import generator
 from memloc.stats.windows import every_window, read_window, window_name

@@ -12,7 +12,8 @@ from fixtures.studies import METHODS, Study, norms_from, training, write_plant
 from memloc.methods.gradients import variant
 from memloc.methods.result import Result
 from memloc.reporting.reading import COLUMNS, compared, control_answers
-from memloc.run.folder import Accuracies, Attempt, Run
+from memloc.run.folder import Run
+from memloc.run.records import Accuracies, Attempt
 from memloc.seeds import generator
 from memloc.stats.answers import Answer, Evidence, answer, answer_weights
 from memloc.stats.planted import accuracy_at_k, auroc, reciprocal_rank

@@ -14,7 +14,8 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from memloc.errors import SettingsError, UnknownName, nearest, shortened
+from memloc.errors import SettingsError, StoreError, UnknownName, nearest, shortened
+from memloc.store.records import read_json
 
 
 class Settings(BaseModel):
@@ -93,6 +94,18 @@ def checked(kind: type[S], values: Mapping[str, Any]) -> S:
         return kind.model_validate(values)
     except ValidationError as error:
         raise SettingsError(f"Setting {first_fault(error)}") from None
+
+
+def read_record(path: Path, kind: type[S]) -> S:
+    """Read a stored record of this kind; one that does not fit is refused with its first fault."""
+    values = {name: value for name, value in read_json(path).items() if name != "format"}
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        fault = first_fault(error).rstrip(".")
+        raise StoreError(
+            f"{path} does not hold what it should ({fault}); delete it and run again."
+        ) from None
 
 
 def packaged(module: str) -> Any:

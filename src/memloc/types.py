@@ -11,7 +11,7 @@ from memloc.methods.result import Result
 from memloc.model.load import Classifier
 from memloc.protocol import CommonSettings, RunSettings
 from memloc.reporting.results import Results
-from memloc.run.folder import Accuracies, RunRecord, RunStatus
+from memloc.run.records import Accuracies, RunRecord, RunStatus
 from memloc.run.spec import PlantSpec, TaskSpec
 from memloc.stats.answers import Answer
 

@@ -8,7 +8,7 @@ import pytest
 
 from fixtures.commands import rows_of, write_csv
 from fixtures.studies import Study
-from memloc.run.folder import Accuracies
+from memloc.run.records import Accuracies
 
 ADOPT = ("adopt", "new", "--final=model", "--data=mine.csv", "--text=review", "--label=stars")
 CONTROL = ("control", "--model=tiny-opt", "--task=tiny-topic")

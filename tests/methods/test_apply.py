@@ -263,11 +263,11 @@ def test_weights_that_a_method_takes_where_they_are_make_a_difference(run, compu
 
 def with_other_data(run):
     """One text of the run is another one from now on."""
-    from memloc.run.folder import TaskRecord, _labels_table
+    from memloc.run.records import TaskRecord, labels_table
 
     parts = (("the sea",), *run.task.train.parts[1:])
     task = replace(run.task, train=Examples(parts, run.task.train.labels))
-    write_table(run.folder / paths.LABELS, _labels_table(task), {})
+    write_table(run.folder / paths.LABELS, labels_table(task), {})
     return TaskRecord.of(task)
 
 

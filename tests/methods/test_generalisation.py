@@ -22,7 +22,8 @@ from memloc.methods.halves import (
     validation_score,
 )
 from memloc.progress import telling
-from memloc.run.folder import Run, at_the_end
+from memloc.run.folder import Run
+from memloc.run.records import at_the_end
 from memloc.store import paths
 
 METHOD = Generalisation(models=3, epochs=1, learning_rate=1e-2)

@@ -18,7 +18,7 @@ from memloc.methods.apply import analyse, localise
 from memloc.methods.protocol import describe, preset
 from memloc.methods.registry import find_method, method_names, methods
 from memloc.methods.result import Result
-from memloc.run.folder import WEIGHTS
+from memloc.run.records import WEIGHTS
 
 LOCALISERS = ("swapping", "retraining", "gradients", "probing", "shares")
 ANALYSES = ("centroids", "label_probes", "generalisation")

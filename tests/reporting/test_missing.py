@@ -19,7 +19,8 @@ from memloc.reporting.missing import (
     coverage,
 )
 from memloc.reporting.results import load_results
-from memloc.run.folder import Accuracies, begin
+from memloc.run.begin import begin
+from memloc.run.records import Accuracies
 from memloc.store import paths
 
 METHODS = ("probing", "shares", "centroids", "label_probes", "generalisation")

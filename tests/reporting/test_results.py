@@ -15,7 +15,8 @@ from memloc.methods.protocol import preset
 from memloc.methods.result import Result
 from memloc.reporting.examples import examples_of, outcomes_of
 from memloc.reporting.reading import COLUMNS, KEY
-from memloc.run.folder import Run, begin
+from memloc.run.begin import begin
+from memloc.run.folder import Run
 from memloc.store import paths
 from memloc.store.records import (
     read_json,

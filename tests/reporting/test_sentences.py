@@ -25,7 +25,7 @@ from memloc.reporting.sentences import (
 )
 from memloc.reporting.tables import TABLES
 from memloc.reporting.terminal import picture
-from memloc.run.folder import begin
+from memloc.run.begin import begin
 from memloc.seeds import generator
 from memloc.stats.windows import layer_ranges
 from memloc.store import paths

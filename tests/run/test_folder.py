@@ -15,15 +15,9 @@ from fixtures.tasks import make_task, train_run
 from memloc.data.task import Examples
 from memloc.errors import StoreError, TrainingError, UnknownName
 from memloc.model.load import LoadOptions
-from memloc.run.folder import (
-    CURVES,
-    WEIGHTS,
-    Accuracies,
-    Checkpoint,
-    Run,
-    at_the_end,
-    begin,
-)
+from memloc.run.begin import begin
+from memloc.run.folder import Run
+from memloc.run.records import CURVES, WEIGHTS, Accuracies, Checkpoint, at_the_end
 from memloc.run.spec import PlantSpec, TaskSpec
 from memloc.store import paths
 from memloc.store.files import new_draft
@@ -190,11 +184,11 @@ def test_a_damaged_record_is_refused(recipe_of, there):
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
-        ("task", None, "task: field required"),
-        ("weights_hash", None, "weights_hash: field required"),
-        ("depth", "deep", "depth: input should be a valid integer"),
-        ("spec", {"model": "x"}, "spec.task: field required"),
-        ("strange", 1, "strange: extra inputs"),
+        ("task", None, "task is missing"),
+        ("weights_hash", None, "weights_hash is missing"),
+        ("depth", "deep", "depth is 'deep': input should be a valid integer"),
+        ("spec", {"model": "x"}, "spec.task is missing"),
+        ("strange", 1, "strange is 1: extra inputs"),
     ],
 )
 def test_a_record_that_lacks_something_is_refused(recipe_of, there, field, value, said):
@@ -202,7 +196,7 @@ def test_a_record_that_lacks_something_is_refused(recipe_of, there, field, value
     record[field] = value
     kept = {name: v for name, v in record.items() if v is not None or name != field}
     write_json(there.folder / "run.json", kept)
-    with pytest.raises(StoreError, match=rf"run\.json is damaged: {said}.*\.$"):
+    with pytest.raises(StoreError, match=rf"run\.json does not hold what it should \({said}.*\.$"):
         train_run(recipe_of(**EPOCHS), there.folder)
 
 
@@ -455,7 +449,9 @@ def test_a_record_whose_values_have_another_type_is_refused(tmp_path, name, valu
     run = make_run(tmp_path)
     record = read_json(run.folder / "run.json")
     write_json(run.folder / "run.json", {**record, name: value})
-    with pytest.raises(StoreError, match=rf"run\.json is damaged: {name}.*\.$") as error:
+    with pytest.raises(
+        StoreError, match=rf"run\.json does not hold what it should \({name}"
+    ) as error:
         Run.open(run.folder)
     assert "\n" not in str(error.value)
 
@@ -466,7 +462,7 @@ def test_a_record_that_says_too_little_of_its_task_is_refused(tmp_path, name):
     record = read_json(run.folder / "run.json")
     del record["task"][name]
     write_json(run.folder / "run.json", record)
-    with pytest.raises(StoreError, match=rf"run\.json is damaged: task\.{name}: field required"):
+    with pytest.raises(StoreError, match=rf"run\.json does .* \(task\.{name} is missing"):
         Run.open(run.folder)
 
 

@@ -28,7 +28,8 @@ from memloc.model.load import load_model
 from memloc.model.parts import find_parts
 from memloc.model.predict import predict
 from memloc.run import recipe as training
-from memloc.run.folder import TRAININGS, Accuracies, Run
+from memloc.run.folder import Run
+from memloc.run.records import TRAININGS, Accuracies
 from memloc.run.train import train
 from memloc.store.identity import hash_weights
 from memloc.store.records import read_json

@@ -10,7 +10,7 @@ import pytest
 from fixtures.tasks import make_task
 from memloc.data.task import NoisyLabels
 from memloc.errors import ScoreError
-from memloc.run.folder import few_in
+from memloc.run.records import few_in
 from memloc.stats import answers as module
 from memloc.stats.answers import (
     ROW,

@@ -238,7 +238,7 @@ def check_model(name: str, depth: int | None = None) -> None:
 
 def check_training(folder: Path, weights: Iterable[str]) -> None:
     """Refuse unknown weights, a folder in use by another process, and one that cannot be made."""
-    from memloc.run.folder import WEIGHTS
+    from memloc.run.records import WEIGHTS
     from memloc.store.files import check_place
     from memloc.store.lock import RUN, refuse_if_busy
 

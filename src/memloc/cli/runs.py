@@ -105,7 +105,7 @@ def _trained(
 ) -> "Run":
     """Train what a spec describes; torch is loaded only now."""
     from memloc.model.load import LoadOptions
-    from memloc.run.folder import WEIGHTS
+    from memloc.run.records import WEIGHTS
     from memloc.run.spec import RunSpec
     from memloc.run.train import make_run
 

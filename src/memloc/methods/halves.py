@@ -28,7 +28,8 @@ from memloc.methods.result import Result
 from memloc.model.device import pick_device
 from memloc.progress import Advance, track
 from memloc.protocol import MEMORISED_ONLY, NOT_DECIDING, FineTuneSettings
-from memloc.run.folder import Run, at_the_end
+from memloc.run.folder import Run
+from memloc.run.records import at_the_end
 from memloc.seeds import generator, number
 from memloc.settings import packaged, paper, published
 from memloc.stats.depth import LEVEL

@@ -14,7 +14,8 @@ import pandas as pd
 from memloc.errors import StoreError
 from memloc.methods.registry import brought, by_reference, exactness, method_names, methods
 from memloc.methods.result import can_mix, events_of, read_about, stored_table
-from memloc.run.folder import Accuracies, Run, at_the_end
+from memloc.run.folder import Run
+from memloc.run.records import Accuracies, at_the_end
 from memloc.settings import packaged
 from memloc.stats.answers import Answer, agreement, corrected, half_of
 from memloc.stats.evenness import ALPHA

@@ -21,7 +21,8 @@ from memloc.methods.protocol import Protocol, preset, protocol_of_study, study_v
 from memloc.methods.registry import by_reference, method_names
 from memloc.reporting.derived import RUN, derived, usual_depth
 from memloc.reporting.reading import COLUMNS, KEY, Row, commands, find_runs, read_tables
-from memloc.run.folder import Run, RunRecord
+from memloc.run.folder import Run
+from memloc.run.records import RunRecord
 from memloc.stats import claims
 from memloc.stats.claims import BINARY, POINT
 from memloc.store import paths

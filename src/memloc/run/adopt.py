@@ -22,15 +22,15 @@ from memloc.model.device import pick_device, suitable_threads
 from memloc.model.known import adapter_base, is_adapter
 from memloc.progress import announce, request, tell
 from memloc.protocol import RunSettings, settings_of_run
-from memloc.run.folder import (
+from memloc.run.begin import begin
+from memloc.run.folder import Run
+from memloc.run.records import (
     WEIGHTS,
     Accuracies,
     Checkpoint,
-    Run,
     RunRecord,
     RunStatus,
     TaskRecord,
-    begin,
     few_in,
 )
 from memloc.run.spec import RunSpec

@@ -21,7 +21,8 @@ from memloc.store.lock import RUN, refuse_if_busy
 from memloc.store.records import read_columns, read_json, write_json
 
 if TYPE_CHECKING:
-    from memloc.run.folder import Run, RunStatus
+    from memloc.run.folder import Run
+    from memloc.run.records import RunStatus
 
 SAFE = (".json", ".parquet", ".safetensors", ".txt", ".model")
 """Endings of files that hold no code."""

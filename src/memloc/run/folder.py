@@ -5,23 +5,17 @@ whatever works on the one works on the other.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import ValidationError
 
-from memloc.arrays import (
-    IntArray,
-    LastLayer,
-    Table,
-    Vectors,
-)
+from memloc.arrays import IntArray, LastLayer, Table, Vectors
 from memloc.data.encode import Encoded
-from memloc.data.task import Examples, NoisyLabels, Task, hash_task
+from memloc.data.task import NoisyLabels, Task, hash_task
 from memloc.display import Card, Plotted
 from memloc.errors import (
     StoreError,
@@ -33,129 +27,33 @@ from memloc.errors import (
 )
 from memloc.model.device import pick_device
 from memloc.model.known import checkpoint_folder
-from memloc.progress import tell
 from memloc.protocol import RunSettings
+from memloc.run.records import (
+    CURVES,
+    WEIGHTS,
+    Accuracies,
+    Checkpoint,
+    RunRecord,
+    RunStatus,
+    at_the_end,
+    task_of,
+)
 from memloc.run.spec import RATE, PlantSpec, RunSpec
 from memloc.seeds import generator
-from memloc.settings import Settings
-from memloc.stats.answers import too_few
+from memloc.settings import read_record
 from memloc.stats.windows import read_plant
 from memloc.store import paths
-from memloc.store.files import remove, whole_folder
+from memloc.store.files import whole_folder
 from memloc.store.identity import hash_checkpoint
-from memloc.store.records import (
-    as_stored,
-    as_table,
-    read_json,
-    read_table,
-    write_json,
-    write_table,
-)
+from memloc.store.records import as_stored, as_table, read_json, read_table, write_json
 
 if TYPE_CHECKING:
     from memloc.model.load import Classifier
-
-TRAININGS = {"noisy": "final", "original": "reference", "frozen": "frozen"}
-"""The trainings of a run, in order, and the weights that each ends with."""
-AS_ONE = ("noisy", "original")
-"""Those that differ in their labels alone: narrow models carry them out as one."""
-WEIGHTS = {"memorised": "noisy"} | {weights: name for name, weights in TRAININGS.items()}
-"""The weights of a run, and the training that makes each."""
 
 
 def is_folder(weights: str) -> bool:
     """Whether weights are named by the folder of a checkpoint, and not as those of a run."""
     return "/" in weights or "\\" in weights
-
-
-class TaskRecord(Settings):
-    """What a run was trained on; the data themselves are in its folder."""
-
-    name: str
-    category: str
-    label_names: tuple[str, ...]
-    source: str
-    """Where it was read from, for people."""
-    train: int
-    noisy: int
-    noise: str = ""
-    """How it is known which labels are wrong, for people."""
-    hash: str
-
-    @classmethod
-    def of(cls, task: Task) -> "TaskRecord":
-        """What is remembered of a task."""
-        copied = ("name", "category", "label_names", "source")
-        return cls(
-            **{name: getattr(task, name) for name in copied},
-            train=len(task.train),
-            noisy=int(task.labels.is_noisy.sum()),
-            noise=task.labels.origin,
-            hash=hash_task(task),
-        )
-
-
-class Checkpoint(Settings):
-    """Weights that somebody else made, by content."""
-
-    path: str
-    files: str
-    """Hash of the files."""
-    hash: str
-    """Hash of the weights."""
-
-
-class Accuracies(Settings):
-    """Share of the assigned labels that the final weights predict."""
-
-    noisy: float
-    clean: float
-    training: float
-    """Of all training examples."""
-
-    @classmethod
-    def of(cls, measured: Mapping[str, float]) -> "Accuracies":
-        """From a row of the training curves."""
-        noisy, clean = measured["noisy_accuracy"], measured["clean_accuracy"]
-        return cls(noisy=noisy, clean=clean, training=measured["accuracy"])
-
-
-class Attempt(Settings):
-    """One of the trainings that a plant needed."""
-
-    learning_rate: float
-    training_accuracy: float
-
-
-class RunRecord(Settings):
-    """What decides a run's weights, and what was found when it was begun; never rewritten."""
-
-    spec: RunSpec
-    made_by: Literal["train", "adopt"] = "train"
-    weights_hash: str
-    """Hash of the pre-trained weights; of an adopted run, of the final weights."""
-    depth: int
-    width: int
-    task: TaskRecord
-    auxiliary: str = ""
-    """Hash of the training examples of a plant's auxiliary task."""
-    command: str = ""
-    """Command that made the run, for people to repeat."""
-
-
-class RunStatus(Settings):
-    """What became of a run so far."""
-
-    final: Accuracies | None = None
-    """Accuracies of the final weights, once they are there."""
-    reference: float | None = None
-    """Share of the original labels that adopted reference weights predict."""
-    without: dict[str, str] = {}
-    """Weights that could not be made, and why."""
-    attempts: tuple[Attempt, ...] = ()
-    """Trainings of a plant that fell short before the present one."""
-    adopted: dict[str, Checkpoint] = {}
-    """Weights of an adopted run, which are elsewhere."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -173,13 +71,13 @@ class Run(Plotted):
         path, status = Path(folder) / paths.RUN, Path(folder) / paths.STATUS
         if not path.is_file():
             raise StoreError(_no_run(Path(folder)))
-        record = _read(path, RunRecord)
+        record = read_record(path, RunRecord)
         if not status.is_file():  # `begin` writes it before the record
             raise StoreError(
                 f"{status} does not exist: repeat the command that made the run, which trains "
                 "again what nothing is known of."
             )
-        return cls(Path(folder), record, device, _read(status, RunStatus))
+        return cls(Path(folder), record, device, read_record(status, RunStatus))
 
     @classmethod
     @checked_arguments
@@ -284,7 +182,7 @@ class Run(Plotted):
         """The task as it was trained on, with its original labels."""
         table, _ = read_table(self.folder / paths.LABELS)
         with as_stored(self.folder / paths.LABELS):
-            task = _from_labels_table(table, self.record.task)
+            task = task_of(table, self.record.task)
             if hash_task(task) != self.record.task.hash:
                 raise ValueError(f"its examples are not those that {paths.RUN} describes")
         return task
@@ -540,7 +438,7 @@ class Run(Plotted):
             "depth": record.depth,
             "seed": self.seed,
             "settings": settings.deciding(memorised="memorised" in weights),
-            "plant": _plant_facts(record),
+            "plant": plant_facts(record),
         }
 
     def note(self, **facts: Any) -> "Run":
@@ -554,35 +452,6 @@ def _epoch(weights: str) -> int:
     """The epoch that weights of this name are of; 0 for those that are not of one epoch."""
     found = re.fullmatch(r"epoch-([1-9]\d*)", weights)
     return int(found[1]) if found else 0
-
-
-S = TypeVar("S", bound=Settings)
-
-
-def _read(path: Path, kind: type[S]) -> S:
-    """Read a record of this kind; a damaged one is refused with the first fault."""
-    values = {k: v for k, v in read_json(path).items() if k != "format"}
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        what = ".".join(map(str, first["loc"]))
-        raise StoreError(f"{path} is damaged: {what}: {first['msg'].lower()}.") from None
-
-
-FOR_PEOPLE = {"source", "noise"}
-"""What a task's record says for people: the same data read from elsewhere are the same."""
-CURVES = (
-    *("training", "epoch", "loss", "accuracy", "macro_f1", "noisy_accuracy", "clean_accuracy"),
-    *("noisy_as_original", "validation_accuracy", "seconds"),
-)
-"""Columns of the training curves."""
-
-
-def at_the_end(training: Table, name: str, column: str) -> float:
-    """What was measured at the last epoch of a training; NaN where there is none."""
-    rows = training[training["training"] == name].sort_values("epoch")
-    return float(rows[column].iloc[-1]) if len(rows) else float("nan")
 
 
 def _no_run(folder: Path) -> str:
@@ -600,138 +469,8 @@ def _no_run(folder: Path) -> str:
     )
 
 
-def begin(folder: Path, task: Task, record: RunRecord, status: RunStatus | None = None) -> Run:
-    """Open the run in this folder, or make it; one that was made of something else is refused."""
-    wanted = Run(folder, record, status=status or RunStatus())
-    if (folder / paths.RUN).is_file():
-        if not (folder / paths.STATUS).is_file():
-            _begin_status(wanted)
-        run = Run.open(folder)
-        _same_or_refuse(run, wanted)
-        _restore(run, task)
-        final = paths.checkpoint(folder, "final")
-        if run.status.final is None and final.is_dir():
-            _forget(folder)
-        # Settings that decide nothing, such as those that save memory, may be others now.
-        return replace(run, record=run.record.model_copy(update={"spec": record.spec}))
-    _forget(folder)
-    _write_labels(folder, task)
-    wanted = wanted.note()
-    # Last: its presence says that the run is begun.
-    write_json(folder / paths.RUN, record.model_dump(mode="json"))
-    return wanted
-
-
-def _begin_status(wanted: Run) -> None:
-    """Write the status of a run that lost it; weights that nothing is known of are removed."""
-    folder = wanted.folder
-    _same_or_refuse(replace(wanted, record=_read(folder / paths.RUN, RunRecord)), wanted)
-    if wanted.plant is not None:  # only the lost attempts told the learning rate of its weights
-        for path in (folder / paths.CHECKPOINTS, folder / paths.TRAINING):
-            remove(path)
-    wanted.note()
-
-
-def _forget(folder: Path) -> None:
-    """Remove weights of which no record says how well they learnt; they are made again."""
-    early = (folder / paths.CHECKPOINTS).glob(paths.epoch("*"))
-    for path in (paths.checkpoint(folder, "final"), paths.checkpoint(folder, "memorised"), *early):
-        remove(path)
-
-
-def _restore(run: Run, task: Task) -> None:
-    """Write labels and curves again if they are missing or damaged; both are known elsewhere."""
-    try:
-        _ = run.task
-    except StoreError as error:
-        tell(f"Made again: {error}")
-        _write_labels(run.folder, task)
-    made_here = [w for w in TRAININGS.values() if run.has(w) and w not in run.status.adopted]
-    try:
-        run.training()
-    except StoreError as error:
-        tell(f"Made again: {error}")
-        curves = [read_json(run.path(w) / paths.PROVENANCE).get("curve", []) for w in made_here]
-        table = as_table(*filter(None, curves))
-        write_table(run.folder / paths.TRAINING, table, {"run": run.name})
-
-
-def _write_labels(folder: Path, task: Task) -> None:
-    write_table(folder / paths.LABELS, _labels_table(task), {"task": hash_task(task)})
-
-
-def _same_or_refuse(run: Run, wanted: Run) -> None:
-    old, new = _compared(run), _compared(wanted)
-    # Adopted weights may be added to a run later.
-    found = [(name, old[name], new[name]) for name in new if old.get(name, new[name]) != new[name]]
-    one, other = run.spec.model, wanted.spec.model
-    if one != other and run.record.weights_hash != wanted.record.weights_hash:
-        found.insert(0, ("model", one, other))  # says more than a hash
-    if found:
-        name, before, now = found[0]
-        another = "another folder" + (" with --out" if wanted.record.made_by == "train" else "")
-        differs = BY_CONTENT.get(name) or f"settings: {name} is {before!r} there and {now!r} here"
-        raise StoreError(
-            f"{run.folder} belongs to other {differs}. Choose {another}, or delete that one."
-        )
-
-
-BY_CONTENT = {
-    "task.hash": "data: texts or labels differ from those that it was made from",
-    "weights_hash": "weights: the model's differ from those that it was made from",
-    **{f"{name} weights": f"{name} weights than these" for name in ("pretrained", *WEIGHTS)},
-}
-"""What differs, in words, where a hash is all that is known of it."""
-
-
-def _compared(run: Run) -> dict[str, Any]:
-    """What has to be the same for a folder to be used again."""
-    record = run.record
-    named = {name: getattr(record, name) for name in ("made_by", "depth", "weights_hash")}
-    task = {f"task.{k}": v for k, v in dict(record.task).items() if k not in FOR_PEOPLE}
-    # The files, too: another tokenizer reads other texts.
-    adopted = {f"{k} weights": (c.hash, c.files) for k, c in run.status.adopted.items()}
-    facts = _plant_facts(record) or {"planted": None}
-    plant = {f"plant.{name}": value for name, value in facts.items()}
-    settings = run.spec.settings.deciding(memorised=True)
-    return {**adopted, **named, "seed": run.seed, **plant, **task, **settings}
-
-
-def _plant_facts(record: RunRecord) -> dict[str, Any] | None:
-    """What decides a plant; the auxiliary task counts by its contents, wherever it was read."""
+def plant_facts(record: RunRecord) -> dict[str, Any] | None:
+    """Return what decides a plant; the auxiliary task counts by its contents."""
     if record.spec.plant is None:
         return None
     return {**record.spec.plant.deciding(), "auxiliary": record.auxiliary, "sample": None}
-
-
-def _labels_table(task: Task) -> Table:
-    splits = []
-    for split, part in task.splits.items():
-        labels = {"original": part.labels, "assigned": part.labels, "is_noisy": False}
-        if split == "train":
-            labels = {name: getattr(task.labels, name) for name in labels}
-        texts = {"row": np.arange(len(part)), "parts": [list(parts) for parts in part.parts]}
-        splits.append({"split": split, **texts, **labels})
-    return as_table(*splits)
-
-
-def _from_labels_table(table: Table, about: TaskRecord) -> Task:
-    rows = [table[table["split"] == split] for split in ("train", "validation", "test")]
-    labels = [part["original"].to_numpy(np.int64, copy=True) for part in rows]
-    texts = [tuple(map(tuple, part["parts"])) for part in rows]
-    noisy = NoisyLabels(
-        labels[0],
-        rows[0]["assigned"].to_numpy(np.int64, copy=True),
-        rows[0]["is_noisy"].to_numpy(bool, copy=True),
-        about.noise,
-    )
-    named = (about.name, about.category, about.label_names)
-    train, validation, test = map(Examples, texts, labels)
-    return Task(*named, train, validation, test, about.source, noisy)
-
-
-def few_in(task: Task) -> str:
-    """Return a warning if a task has too few noisy examples for any verdict, else nothing."""
-    noisy = task.labels.is_noisy
-    warning = too_few(int(noisy.sum()), len(noisy), len(task.label_names))
-    return f"{task.name}: {warning}" if warning else ""

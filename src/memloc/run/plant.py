@@ -12,7 +12,8 @@ from memloc.model.checkpoints import save_checkpoint
 from memloc.model.known import default_preset
 from memloc.model.load import LoadOptions
 from memloc.protocol import RunSettings, common_preset
-from memloc.run.folder import WEIGHTS, Attempt, Run
+from memloc.run.folder import Run
+from memloc.run.records import WEIGHTS, Attempt
 from memloc.run.spec import RunSpec, TaskSpec
 from memloc.run.train import check_given, make_run
 from memloc.store import paths

@@ -22,7 +22,8 @@ from memloc.model.load import Classifier
 from memloc.model.predict import accuracies, encode_for
 from memloc.progress import Advance, track
 from memloc.protocol import FineTuneSettings
-from memloc.run.folder import TRAININGS, WEIGHTS, Accuracies, Run
+from memloc.run.folder import Run
+from memloc.run.records import TRAININGS, WEIGHTS, Accuracies
 from memloc.seeds import generator
 from memloc.stats.windows import planted_layers, read_plant
 from memloc.store import paths

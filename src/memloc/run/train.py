@@ -15,16 +15,10 @@ from memloc.model.known import default_preset
 from memloc.model.load import Classifier, LoadOptions, load_model
 from memloc.progress import announce, request, tell
 from memloc.protocol import settings_of_run
-from memloc.run.folder import (
-    TRAININGS,
-    WEIGHTS,
-    Run,
-    RunRecord,
-    TaskRecord,
-    begin,
-    few_in,
-)
+from memloc.run.begin import begin
+from memloc.run.folder import Run
 from memloc.run.recipe import Training
+from memloc.run.records import TRAININGS, WEIGHTS, RunRecord, TaskRecord, few_in
 from memloc.run.spec import RunSpec
 from memloc.stats.windows import check_plant
 from memloc.store import paths

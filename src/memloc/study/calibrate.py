@@ -41,7 +41,8 @@ from memloc.model.predict import predict
 from memloc.model.stack import Stack
 from memloc.progress import duration, hidden, tell
 from memloc.protocol import FineTuneSettings
-from memloc.run.folder import WEIGHTS, Run
+from memloc.run.folder import Run
+from memloc.run.records import WEIGHTS
 from memloc.seeds import generator, torch_seeded
 from memloc.study.estimate import (
     UNSURE,

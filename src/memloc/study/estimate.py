@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pydantic import Field, NonNegativeFloat, ValidationError
+from pydantic import Field, NonNegativeFloat
 from rich.filesize import decimal
 
 from memloc.errors import StoreError
@@ -20,10 +20,10 @@ from memloc.methods import Sizes
 from memloc.model.device import NARROW
 from memloc.progress import duration
 from memloc.protocol import FineTuneSettings, RunSettings
-from memloc.run.folder import TRAININGS, WEIGHTS
-from memloc.settings import Settings
+from memloc.run.records import TRAININGS, WEIGHTS
+from memloc.settings import Settings, read_record
 from memloc.store import paths
-from memloc.store.records import read_json, write_json
+from memloc.store.records import write_json
 from memloc.study.inputs import Shape, training_examples
 from memloc.study.plan import Plan, Step
 from memloc.study.records import StepRecord, Store
@@ -94,9 +94,8 @@ class Calibration(Settings):
 
 def measured_here(folder: Path) -> Calibration:
     """What a folder says of this machine's speed: what was measured on others does not count."""
-    with suppress(StoreError, ValidationError):  # a damaged one is measured again
-        values = read_json(folder / paths.CALIBRATION)
-        known = Calibration.model_validate({k: v for k, v in values.items() if k != "format"})
+    with suppress(StoreError):  # a damaged one is measured again
+        known = read_record(folder / paths.CALIBRATION, Calibration)
         if known.machine == machine():
             return known
     return Calibration.model_validate({"machine": machine()})

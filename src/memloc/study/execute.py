@@ -18,7 +18,7 @@ from memloc.errors import (
 from memloc.methods.registry import find_method
 from memloc.model.device import NARROW
 from memloc.progress import tell
-from memloc.run.folder import few_in
+from memloc.run.records import few_in
 from memloc.store import paths
 from memloc.store.lock import STUDY, locked
 from memloc.study.estimate import (

@@ -27,7 +27,7 @@ from memloc.model.known import (
     no_such_model,
     source_of,
 )
-from memloc.run.folder import few_in
+from memloc.run.records import few_in
 from memloc.run.spec import DataFile, RunSpec, TaskSpec
 from memloc.stats.answers import too_few
 from memloc.store import paths

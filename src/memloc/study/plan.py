@@ -18,7 +18,8 @@ from memloc.methods.protocol import Protocol
 from memloc.methods.registry import find_method
 from memloc.model.known import default_preset
 from memloc.protocol import MEMORISED_ONLY, VerdictSettings
-from memloc.run.folder import AS_ONE, WEIGHTS, Run
+from memloc.run.folder import Run
+from memloc.run.records import AS_ONE, WEIGHTS
 from memloc.run.spec import RunSpec
 from memloc.settings import Settings
 from memloc.stats.windows import check_plant, every_window, named_plant, split_kind, usual_plants

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 
 from memloc.errors import StoreError
 from memloc.methods.result import Result
 from memloc.run.folder import Run
-from memloc.settings import Settings, first_fault
+from memloc.settings import Settings, read_record
 from memloc.store import paths
 from memloc.store.files import drafts_in, is_draft, remove
 from memloc.store.identity import hash_files
@@ -84,14 +84,13 @@ class Store:
         path = self.record_path(name)
         if not path.is_file():
             return None
-        values = read_json(path)
-        try:
-            record = StepRecord.model_validate(values)
-        except ValidationError as error:
-            raise _damaged(path, first_fault(error)) from None
+        record = read_record(path, StepRecord)
         for needed in NEEDED[record.state]:
             if needed not in record.model_fields_set:
-                raise _damaged(path, f"{needed} is missing.")
+                raise StoreError(
+                    f"{path} does not hold what it should ({needed} is missing); delete it and run "
+                    "again."
+                )
         return record
 
     def begin(self, step: Step, token: str) -> None:
@@ -260,12 +259,6 @@ def study_states(plan: Plan) -> dict[str, State]:
     """Return the state of every step of a plan."""
     store = Store(plan.file.folder)
     return {name: store.state(step) for name, step in plan.steps.items()}
-
-
-def _damaged(path: Path, fault: str) -> StoreError:
-    return StoreError(
-        f"{path} does not hold what it should ({fault.rstrip('.')}); delete it and run again."
-    )
 
 
 def _difference(step: Step, record: StepRecord) -> str:

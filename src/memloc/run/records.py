@@ -1,0 +1,158 @@
+"""The records of a run: what decides its weights, what it was trained on, what became of it."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+
+from memloc.arrays import Table
+from memloc.data.task import Examples, NoisyLabels, Task, hash_task
+from memloc.run.spec import RunSpec
+from memloc.settings import Settings
+from memloc.stats.answers import too_few
+from memloc.store.records import as_table
+
+TRAININGS = {"noisy": "final", "original": "reference", "frozen": "frozen"}
+"""Final weights of each training of a run, in the order of the trainings."""
+AS_ONE = ("noisy", "original")
+"""Trainings that differ in their labels alone, so that one pass can compute both."""
+WEIGHTS = {"memorised": "noisy"} | {weights: name for name, weights in TRAININGS.items()}
+"""Training that makes each of the weights of a run."""
+
+
+class TaskRecord(Settings):
+    """Facts about the task of a run; its examples are in the run's folder."""
+
+    name: str
+    category: str
+    label_names: tuple[str, ...]
+    source: str
+    """Where the task was read from, for people."""
+    train: int
+    noisy: int
+    noise: str = ""
+    """How the wrong labels are known, for people."""
+    hash: str
+
+    @classmethod
+    def of(cls, task: Task) -> "TaskRecord":
+        """Describe a task."""
+        copied = ("name", "category", "label_names", "source")
+        return cls(
+            **{name: getattr(task, name) for name in copied},
+            train=len(task.train),
+            noisy=int(task.labels.is_noisy.sum()),
+            noise=task.labels.origin,
+            hash=hash_task(task),
+        )
+
+
+class Checkpoint(Settings):
+    """Folder and hashes of weights that somebody else made."""
+
+    path: str
+    files: str
+    """Hash of the files."""
+    hash: str
+    """Hash of the weights."""
+
+
+class Accuracies(Settings):
+    """Share of the assigned labels that the final weights predict."""
+
+    noisy: float
+    clean: float
+    training: float
+    """Share among all training examples."""
+
+    @classmethod
+    def of(cls, measured: Mapping[str, float]) -> "Accuracies":
+        """Take the accuracies from a row of the training curves."""
+        noisy, clean = measured["noisy_accuracy"], measured["clean_accuracy"]
+        return cls(noisy=noisy, clean=clean, training=measured["accuracy"])
+
+
+class Attempt(Settings):
+    """A training of a plant that fell short."""
+
+    learning_rate: float
+    training_accuracy: float
+
+
+class RunRecord(Settings):
+    """The spec of a run and the facts found when it was begun; this record is never rewritten."""
+
+    spec: RunSpec
+    made_by: Literal["train", "adopt"] = "train"
+    weights_hash: str
+    """Hash of the pre-trained weights; of an adopted run, of the final weights."""
+    depth: int
+    width: int
+    task: TaskRecord
+    auxiliary: str = ""
+    """Hash of the training examples of a plant's auxiliary task."""
+    command: str = ""
+    """Command that made the run, for people to repeat."""
+
+
+class RunStatus(Settings):
+    """Outcome of a run so far."""
+
+    final: Accuracies | None = None
+    """Accuracies of the final weights, once they are there."""
+    reference: float | None = None
+    """Share of the original labels that adopted reference weights predict."""
+    without: dict[str, str] = {}
+    """Reasons why weights could not be made."""
+    attempts: tuple[Attempt, ...] = ()
+    """Trainings of a plant that fell short before the present one."""
+    adopted: dict[str, Checkpoint] = {}
+    """Weights of an adopted run, which are outside its folder."""
+
+
+CURVES = (
+    *("training", "epoch", "loss", "accuracy", "macro_f1", "noisy_accuracy", "clean_accuracy"),
+    *("noisy_as_original", "validation_accuracy", "seconds"),
+)
+"""Columns of the training curves."""
+
+
+def at_the_end(training: Table, name: str, column: str) -> float:
+    """Return a measurement after the last epoch of a training; NaN if there is none."""
+    rows = training[training["training"] == name].sort_values("epoch")
+    return float(rows[column].iloc[-1]) if len(rows) else float("nan")
+
+
+def labels_table(task: Task) -> Table:
+    """Return all examples of a task with their labels, one row per example."""
+    splits = []
+    for split, part in task.splits.items():
+        labels = {"original": part.labels, "assigned": part.labels, "is_noisy": False}
+        if split == "train":
+            labels = {name: getattr(task.labels, name) for name in labels}
+        texts = {"row": np.arange(len(part)), "parts": [list(parts) for parts in part.parts]}
+        splits.append({"split": split, **texts, **labels})
+    return as_table(*splits)
+
+
+def task_of(table: Table, about: TaskRecord) -> Task:
+    """Return the task that `labels_table` made a table of."""
+    rows = [table[table["split"] == split] for split in ("train", "validation", "test")]
+    labels = [part["original"].to_numpy(np.int64, copy=True) for part in rows]
+    texts = [tuple(map(tuple, part["parts"])) for part in rows]
+    noisy = NoisyLabels(
+        labels[0],
+        rows[0]["assigned"].to_numpy(np.int64, copy=True),
+        rows[0]["is_noisy"].to_numpy(bool, copy=True),
+        about.noise,
+    )
+    named = (about.name, about.category, about.label_names)
+    train, validation, test = map(Examples, texts, labels)
+    return Task(*named, train, validation, test, about.source, noisy)
+
+
+def few_in(task: Task) -> str:
+    """Return a warning if a task has too few noisy examples for any verdict, else nothing."""
+    noisy = task.labels.is_noisy
+    warning = too_few(int(noisy.sum()), len(noisy), len(task.label_names))
+    return f"{task.name}: {warning}" if warning else ""
