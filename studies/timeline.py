@@ -1,14 +1,15 @@
-"""Time and parts as ground truth: staged plants, their nulls, plants in parts, early donors.
+"""Time and parts as ground truth: staged plants and their nulls, plants in parts, early donors.
 
-`python -m studies.timeline --out FOLDER PART …` runs the parts `staged`, `donors`, `sublayers` and
-`nulls` (default: all). Each plant or run is one row of a table in `studies/tables/timeline`; rows
-that are there are not made again, and weights are deleted once their row is written.
-All models are cut to their first eight layers, so that all subsets of layers are cheap.
+`python -m studies.timeline --out FOLDER PART …` runs the parts `staged`, `sublayers`, `hard` and
+`donors` (default: all). Each plant or run is one row of a table in `studies/tables/timeline`; rows
+that are there are not made again, and weights are deleted once their row is written. Plants have
+six layers and the runs of `donors` eight, so that all subsets of layers are cheap.
+Without `--out`, the tables of docs/explanation/games.md are written from those that are there.
 """
 
 import argparse
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -31,69 +32,97 @@ from memloc.store.files import whole_file
 TABLES = Path(__file__).parent / "tables" / "timeline"
 MODELS = ("tiny-opt", "tiny-bert", "tiny-gpt-neo", "tiny-gpt-neox")
 TASKS = ("tiny-topic", "tiny-sentiment", "tiny-entailment", "tiny-acceptability")
-DEPTH = memloc.LoadOptions(depth=8)
+PLANTED = memloc.LoadOptions(depth=6)
 STAGE = 14
-"""The epoch from which on the second group of a staged plant is learnt, of 30."""
+"""The epoch from which on the second group of a staged plant is learnt, of 36."""
+EPOCHS = 36
 STAGED = tuple(
     f"{one}/{other}@{STAGE}"
-    for pair in (("2-3", "6-7"), ("1-2", "5-6"), ("3-4", "7-8"))
+    for pair in (("1-2", "3-4"), ("3-4", "5-6"), ("1-2", "5-6"))
     for one, other in (pair, pair[::-1])
 )
+WITH_NULL = STAGED[:3]
+"""The staged plants whose nulls are made as well."""
 NEEDED = 0.9
 """Share of the noisy labels that a plant must memorise to be used."""
-SUBLAYERS = ("mlp:3-4", "attention:3-4", "mlp:6-7", "attention:6-7")
-EASY = {"control.auxiliary_examples": 32, "verdict.noisy_at_least": NEEDED, "control.tries": 2}
+SUBLAYERS = ("mlp:2-3", "attention:2-3", "mlp:4-5", "attention:4-5")
+HARD = ("equal mlp:4-5", "equal attention:4-5", "equal 1-2", "equal 5-6")
+EASY = {
+    "control.auxiliary_examples": 32,
+    "control.tries": 2,
+    "verdict.noisy_at_least": NEEDED,
+    "finetune.repeat": 3,
+}
 Row = dict[str, Any]
 
 
 def staged(model: str, planted: str, folder: Path) -> Row:
     """Plant two groups of noisy labels in stages and look for both by `Timeline`."""
-    changes = {**EASY, "control.epochs": 30, "control.learning_rate": 3e-3}
+    changes = {**EASY, "control.epochs": EPOCHS, "control.learning_rate": 1.5e-3}
+    task = _task(60, rate=0.3)
+    weights = ["final"]
     run = memloc.plant(
-        model, _task(72), folder, planted, weights=["final"], options=DEPTH, settings=changes
+        model, task, folder / "plant", planted, weights=weights, options=PLANTED, settings=changes
     )
-    return {"noisy_learnt": run.status.final.noisy, **_found(run)}  # type: ignore[union-attr]
+    null = {}
+    if planted in WITH_NULL:
+        null = _of_null(make_null(run, folder / "null", weights))
+    return {"noisy_learnt": run.status.final.noisy, **_found(run), **null}  # type: ignore[union-attr]
 
 
-def nulls(model: str, planted: str, folder: Path) -> Row:
-    """Train a staged plant on its original labels: no difference between examples is real."""
-    staged(model, planted, folder / "plant")
-    null = make_null(Run.open(folder / "plant"), folder / "null", ["final"])
-    found = Timeline(epochs=tuple(null.epochs()[::2])).run(null)["summary"]
-    best = early_donor(null)
+def _of_null(run: Run) -> Row:
+    """What is said of a staged plant with its original labels: there is no difference to find."""
+    found = Timeline(epochs=tuple(run.epochs()[::2])).run(run)["summary"]
+    best = early_donor(run)
     return {
-        "p_epoch": found["p_epoch"].iloc[0],
-        "p_centre": found["p_centre"].iloc[0],
-        "largest_gap": np.nan if best is None else best.gap,
+        "null_p_epoch": found["p_epoch"].iloc[0],
+        "null_p_centre": found["p_centre"].iloc[0],
+        "null_gap": np.nan if best is None else best.gap,
     }
 
 
-def sublayers(model: str, planted: str, folder: Path) -> Row:
-    """Plant in attention or MLPs and look for the part by shares of sublayers."""
-    changes = {**EASY, "control.epochs": 40, "control.learning_rate": 1.5e-3}
+def parts(model: str, planted: str, folder: Path) -> Row:
+    """Plant in layers or in parts of them, and look for them with a near and with a far donor."""
+    changes = {**EASY, "control.epochs": 30, "control.learning_rate": 1.5e-3}
     run = memloc.plant(
         model,
-        _task(72),
+        _task(60, rate=0.3),
         folder,
         planted,
         weights=["final", "reference"],
-        options=DEPTH,
+        options=PLANTED,
         settings=changes,
     )
-    table = Shares(units="sublayers", clean_examples=12).run(run)
-    units = table["units"]
-    held = units[units["value"] == "labels"].set_index("unit")["share"].clip(lower=0)
+    row: Row = {"noisy_learnt": run.status.final.noisy}  # type: ignore[union-attr]
+    return row | {
+        f"{donor}_{name}": value
+        for donor in ("reference", "pretrained")
+        for name, value in _mass(run, planted, donor).items()
+    }
+
+
+def _mass(run: Run, planted: str, donor: str) -> Row:
+    """How much of what is undone by a donor is in the planted layers or parts."""
     (group,) = read_plant(planted)
-    own = [f"{group.part} {layer + 1}" for layer in group.layers]
-    of_kind = [name for name in held.index if name.startswith(group.part)]
-    top = held.sort_values(ascending=False).index[:2]
-    return {
-        "noisy_learnt": run.status.final.noisy,  # type: ignore[union-attr]
+    units = "sublayers" if group.part else "layers"
+    try:
+        game = Shares(units=units, donor=donor, clean_examples=12, standard_error=0.02)
+        table = game.run(run)
+    except memloc.MemlocError as error:  # nothing is undone
+        return {"failed": str(error)}
+    name, shares = ("unit", table["units"]) if group.part else ("layer", table["shares"])
+    held = shares[shares["value"] == "labels"].set_index(name)["share"].clip(lower=0)
+    own = [f"{group.part} {i + 1}" if group.part else i + 1 for i in group.layers]
+    top = held.sort_values(ascending=False).index[: len(own)]
+    row = {
         "control": table.about["control"]["kept"],
         "mass": held[own].sum() / held.sum(),
-        "right_kind": held[of_kind].sum() / held.sum(),
-        "found_of_two": len({*top} & {*own}),
+        "found": len({*top} & {*own}),
     }
+    if group.part:
+        of_kind = [unit for unit in held.index if unit.startswith(group.part)]
+        row["right_kind"] = held[of_kind].sum() / held.sum()
+    return row
 
 
 def donors(model: str, task: str, folder: Path) -> Row:
@@ -104,7 +133,7 @@ def donors(model: str, task: str, folder: Path) -> Row:
         _task(96, task),
         folder,
         weights=["final", "reference"],
-        options=DEPTH,
+        options=memloc.LoadOptions(depth=8),
         settings=settings,
     )
     best = early_donor(run)
@@ -121,52 +150,60 @@ def donors(model: str, task: str, folder: Path) -> Row:
     return row
 
 
-def _task(examples: int, name: str = "tiny-topic") -> Any:
-    return memloc.add_noise(memloc.load_task(name, examples=examples), rate=0.17, seed=1)
+def _task(examples: int, name: str = "tiny-topic", rate: float = 0.17) -> Any:
+    return memloc.add_noise(memloc.load_task(name, examples=examples), rate=rate, seed=1)
 
 
 def _found(run: Run) -> Row:
-    """Where and when `Timeline` finds each group, and when the models themselves predict it."""
+    """Where and when `Timeline` finds each group, and when the checkpoints themselves predict it.
+
+    `Timeline` is given every other kept epoch; the checkpoints themselves are all used. An epoch
+    is `off` by the number of checkpoints between what `Timeline` finds and the first checkpoint at
+    or after the epoch from which on the model itself predicts the label: of the median example of
+    a group, and within one checkpoint for a share `near` of its examples.
+    """
     assert run.plant is not None
     epochs = run.epochs()[::2]
-    found = Timeline(epochs=tuple(epochs), clean_examples=4).run(run)
-    learnt = found["learnt"].set_index("example")
-    game = Shares(donor=paths.epoch(epochs[0]), clean_examples=4).run(run)
+    timeline = Timeline(epochs=tuple(epochs), clean_examples=4)
+    learnt = timeline.run(run)["learnt"].set_index("example")
+    game = Shares(donor=paths.epoch(epochs[0]), clean_examples=12).run(run)
     held = game["example_shares"].pivot_table("lost", "example", "layer")
-    ends = np.array([*epochs, 30])
-    predicted = _predicted(run, epochs)
-    row: Row = {"checkpoints": len(epochs)}
+    ends = np.array([*epochs, EPOCHS])
+    when = pd.Series(np.searchsorted(ends, learnt["epoch"]), index=learnt.index)
+    predicted = np.searchsorted(ends, _predicted(run))
+    row: Row = {"checkpoints": len(epochs), "control": game.about["control"]["kept"]}
     for number, group in enumerate(read_plant(run.plant.planted), 1):
         rows = run.noisy_rows[run.planted_groups[run.noisy_rows] == number - 1]
         rows = np.array([each for each in rows if each in learnt.index])
-        when = np.searchsorted(ends, learnt.loc[rows, "epoch"].to_numpy())
         weights = held.loc[rows].mean().clip(lower=0)
         top = weights.sort_values(ascending=False).index[:2]
         own = [layer + 1 for layer in group.layers]
         row |= {
-            f"epoch_{number}": float(ends[int(np.median(when))]),
-            f"off_{number}": float(abs(np.median(when) - np.median(predicted[rows]))),
+            f"epoch_{number}": float(ends[int(np.median(when[rows]))]),
+            f"off_{number}": float(abs(np.median(when[rows]) - np.median(predicted[rows]))),
+            f"near_{number}": float((abs(when[rows] - predicted[rows]) <= 1).mean()),
             f"found_{number}": len({*top} & {*own}),
             f"mass_{number}": weights[own].sum() / weights.sum(),
         }
     return row
 
 
-def _predicted(run: Run, epochs: list[int]) -> IntArray:
-    """For each example, from which checkpoint on the checkpoints themselves predict its label."""
+def _predicted(run: Run) -> IntArray:
+    """For each example, from which epoch on the checkpoints themselves predict its label."""
+    epochs = run.epochs()
     wrong = []
     for epoch in epochs:
         loaded = run.load(paths.epoch(epoch))
         logits = predict(loaded.stack, run.encode(loaded))
         wrong.append(logits.argmax(1) != run.noisy.assigned)
-    return learnt_after(np.array(wrong))
+    return np.array([*epochs, EPOCHS])[learnt_after(np.array(wrong))]
 
 
-PARTS: dict[str, tuple[Callable[[str, str, Path], Row], tuple[str, ...]]] = {
+PARTS: Mapping[str, tuple[Callable[[str, str, Path], Row], tuple[str, ...]]] = {
     "staged": (staged, STAGED),
+    "sublayers": (parts, SUBLAYERS),
+    "hard": (parts, HARD),
     "donors": (donors, TASKS),
-    "sublayers": (sublayers, SUBLAYERS),
-    "nulls": (nulls, STAGED),
 }
 
 

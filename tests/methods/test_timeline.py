@@ -35,9 +35,13 @@ def test_differences_of_shares_sum_to_the_first_shares():
     np.testing.assert_allclose(differences(shares).sum(0), shares[0])
 
 
-def test_a_label_is_learnt_after_the_last_donor_that_loses_it():
-    lost = np.array([[1, 1, 0, 0, 1], [0, 1, 0, 1, 0], [0, 1, 0, 0, 1]], dtype=bool)
-    assert learnt_after(lost).tolist() == [1, 3, 0, 2, 3]
+@pytest.mark.parametrize(
+    ("lost_by", "expected"),
+    [("xx...", 2), (".....", 0), ("xxxxx", 5), (".xx..", 3), ("xx.x......", 4), ("xx..x.....", 2), ("..xxxxx...", 7)],
+)
+def test_a_label_is_learnt_where_one_step_divides_the_donors_best(lost_by, expected):
+    lost = np.array([letter == "x" for letter in lost_by])
+    assert learnt_after(lost[:, None]).tolist() == [expected]
 
 
 @pytest.mark.parametrize("family", PAPER_FAMILIES)

@@ -43,6 +43,7 @@ class Timeline(Method):
     """Shows in which epochs and layers noisy and clean labels were learnt."""
 
     name = "timeline"
+    version = 2
     kind = "analysis"
     needs = ("final",)
     by_default = False
@@ -138,12 +139,16 @@ def differences(shares: FloatArray) -> FloatArray:
 
 
 def learnt_after(lost: BoolArray) -> IntArray:
-    """The number of donors up to the last one that loses each label, of `lost` (donors, examples).
+    """Return the number of donors before each label was learnt, of `lost` (donors, examples).
 
-    It is 0 for labels that no donor loses.
+    Training forgets and learns again, and a model that knows nothing is right by chance. So a label
+    is learnt where one step tells best which donors lose it: with the fewest donors before it that
+    keep the label and after it that lose the label, and late rather than early. It is 0 for labels
+    that no donor loses.
     """
-    n_donors = len(lost)
-    return np.asarray(np.where(lost.any(0), n_donors - lost[::-1].argmax(0), 0), dtype=np.int64)
+    steps = np.where(lost, -1, 1).cumsum(0)
+    disagree = np.concatenate([np.zeros_like(steps[:1]), steps])
+    return np.asarray(len(lost) - disagree[::-1].argmin(0), dtype=np.int64)
 
 
 def _last_epoch(run: Run, kept: int) -> int:
@@ -198,8 +203,8 @@ def _learnt_table(
 ) -> Table:
     """By example: from which kept epoch on its label is there, and which layers hold it.
 
-    `layer` holds most of what the last donor that loses the label undoes, and `centre` is the
-    centre of gravity of all layers; both are missing where no donor loses the label.
+    `layer` holds most of what the last donor before that epoch undoes, and `centre` is the centre
+    of gravity of all layers; both are missing where no donor loses the label.
     """
     after = learnt_after(lost)
     held = np.maximum(0, shares[np.maximum(0, after - 1), np.arange(len(rows))])
