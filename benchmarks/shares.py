@@ -42,7 +42,7 @@ def measure(hidden: int, examples: int, repeats: int) -> Measured:
         details={
             "examples": examples,
             "times_swapping": middle([e[0] / s[0] for e, s in zip(every, some, strict=True)]),
-            "layers_per_text": Shares().plan(DEPTH).layers,
+            "layers_per_text": Shares().guess(DEPTH).layers,
             "difference_is": "largest of the margins that both compute",
         },
     )

@@ -16,12 +16,16 @@ from fixtures.tasks import fast_protocol, make_recipe, make_task, train_run
 from memloc.errors import ScoreError, SettingsError
 from memloc.methods import Sizes, game, mixtures, shares
 from memloc.methods.apply import localise
+from memloc.methods.game import Examples
 from memloc.methods.protocol import preset
 from memloc.methods.registry import find_method, method_names
 from memloc.methods.result import Result
 from memloc.methods.shares import Every, Shares
 from memloc.stats.evenness import uneven_layers
 from memloc.stats.subsets import interactions, shapley_values
+
+MET = [1 << layer for layer in range(24)]
+"""The units, as bits, of each layer where layers are the units."""
 
 
 def memorised(home, family="bert"):
@@ -115,7 +119,7 @@ def test_results_do_not_depend_on_the_size_of_batches(tmp_path, monkeypatch):
     ],
 )
 def test_subsets_are_chosen_by_the_number_of_units(depth, units, way, n_units, exact):
-    plan = Shares(subsets=way, units=units).plan(depth)
+    plan = Shares(subsets=way, units=units).guess(depth)
     assert (plan.n_units, isinstance(plan, Every)) == (n_units, exact)
     assert len(plan.met) == depth
 
@@ -204,11 +208,15 @@ def test_sampled_shares_are_near_the_exact_ones_and_know_how_near(tmp_path):
 
 def test_every_run_and_example_has_orders_of_its_own():
     method = Shares(subsets="sampled")
-    one, other = (method.plan(12, run, [3, 4]).orders for run in ("a", "b"))
+
+    def orders(run, rows):
+        return method.plan(MET[:12], Examples(rows, run=run)).orders
+
+    one, other = (orders(run, [3, 4]) for run in ("a", "b"))
     assert not np.array_equal(one[0], one[1])
     assert not np.array_equal(one, other)
-    np.testing.assert_array_equal(one, method.plan(12, "a", [3, 4]).orders)
-    np.testing.assert_array_equal(one[1], method.plan(12, "a", [4]).orders[0])
+    np.testing.assert_array_equal(one, orders("a", [3, 4]))
+    np.testing.assert_array_equal(one[1], orders("a", [4])[0])
 
 
 @pytest.mark.parametrize("depth", [12, 24])
@@ -217,7 +225,7 @@ def test_even_memories_have_no_layer_named_by_the_error_of_sampling(depth):
     named, means = 0, []
     for number in range(20):
         method = Shares(subsets="sampled", standard_error=0.03)
-        plan = method.plan(depth, f"run {number}", range(30), n_noisy=30)
+        plan = method.plan(MET[:depth], Examples(range(30), 30, f"run {number}"))
         steps = np.arange(depth + 1) > depth / 2
         values = np.tile(steps.astype(float), (30, plan.n_orders))
         by_example, errors = plan.shares(values)
@@ -232,7 +240,7 @@ def test_even_memories_have_no_layer_named_by_the_error_of_sampling(depth):
 
 
 def test_sampled_subsets_are_arranged_as_their_orders_go_through_them():
-    plan = Shares(subsets="sampled", standard_error=0.1).plan(3, "run", [5])
+    plan = Shares(subsets="sampled", standard_error=0.1).plan(MET[:3], Examples([5], run="run"))
     values = np.array([plan.subsets()], dtype=float)  # each subset is worth its own number
     kept = plan.kept(values, 0)
     assert kept.shape == (1, plan.n_values)

@@ -37,7 +37,15 @@ def test_differences_of_shares_sum_to_the_first_shares():
 
 @pytest.mark.parametrize(
     ("lost_by", "expected"),
-    [("xx...", 2), (".....", 0), ("xxxxx", 5), (".xx..", 3), ("xx.x......", 4), ("xx..x.....", 2), ("..xxxxx...", 7)],
+    [
+        ("xx...", 2),
+        (".....", 0),
+        ("xxxxx", 5),
+        (".xx..", 3),
+        ("xx.x......", 4),
+        ("xx..x.....", 2),
+        ("..xxxxx...", 7),
+    ],
 )
 def test_a_label_is_learnt_where_one_step_divides_the_donors_best(lost_by, expected):
     lost = np.array([letter == "x" for letter in lost_by])

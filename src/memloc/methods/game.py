@@ -43,8 +43,20 @@ MOST_MEMORY = 4
 
 
 @dataclass(frozen=True)
+class Examples:
+    """Which examples a game is played with; by default one, to tell what it costs."""
+
+    rows: Sequence[int] | IntArray = (0,)
+    """Rows of the examples, noisy ones first."""
+    n_noisy: float = 1
+    """Number of noisy examples."""
+    run: str = ""
+    """Name of the run, which decides random orders."""
+
+
+@dataclass(frozen=True)
 class Plan:
-    """Which mixtures are computed: the same ones for all examples."""
+    """Mixtures that are computed: the same ones for all examples."""
 
     met: tuple[int, ...]
     """The units, as bits, that each layer has a part of."""
@@ -79,7 +91,7 @@ class Plan:
 
     @property
     def announced(self) -> str:
-        """What to say before the work begins; nothing if it is not unusual."""
+        """Sentence to say before the work begins; empty if the work is not unusual."""
         return ""
 
     def subsets(self, example: int = 0) -> Sequence[int]:  # noqa: ARG002
@@ -93,7 +105,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Played:
-    """What became of each example in each mixture."""
+    """Outcome of each example in each mixture."""
 
     plan: Plan
     rows: IntArray
@@ -154,10 +166,11 @@ class Game(Method):
     labels_only = ""
 
     units: str | dict[str, tuple[str, ...]] = ours("layers")
-    """What is exchanged: `layers`, `sublayers` (attention and MLP of each layer, each with its
-    norm), or names of your own units with the parameters (patterns such as `*.mlp.*`) of each."""
+    """Parts that are exchanged: `layers`, `sublayers` (attention and MLP of each layer, each with
+    its norm), or names of your own units with the parameters (patterns such as `*.mlp.*`) of each.
+    """
     donor: str = ours("reference")
-    """Whose weights come in: `reference`, `pretrained`, `epoch-3` (of the noisy training), `base`
+    """Weights that come in: `reference`, `pretrained`, `epoch-3` (of the noisy training), `base`
     (of an adapter), or the folder of a checkpoint, such as `./other`."""
     clean_examples: int | None = ours(None, ge=1)
     """Number of clean examples whose error is measured, drawn at random."""
@@ -175,23 +188,22 @@ class Game(Method):
         """Draw the rows of the noisy and of the clean examples."""
 
     @abstractmethod
-    def plan(
-        self,
-        depth: int,
-        run: str = "",
-        examples: Sequence[int] | IntArray = (0,),
-        n_noisy: float = 1,
-        met: Sequence[int] | None = None,
-    ) -> Plan:
-        """Choose the mixtures for a model of this depth.
+    def plan(self, met: Sequence[int], examples: Examples) -> Plan:
+        """Choose the mixtures; `met` are the units, as bits, that each layer has a part of."""
 
-        Args:
-            depth: number of layers.
-            run: name of the run; without it, the plan tells what one example costs.
-            examples: rows of the examples.
-            n_noisy: number of noisy examples.
-            met: the units, as bits, that each layer has a part of; by default as the settings say.
-        """
+    def guess(self, depth: int, n_noisy: float = 1) -> Plan:
+        """Return the plan for one of `n_noisy` examples, as far as the settings tell."""
+        if isinstance(self.units, Mapping):
+            met = [(1 << len(self.units)) - 1] * depth
+        else:
+            nest = self.nest
+            met = [((1 << nest) - 1) << nest * layer for layer in range(depth)]
+        return self.plan(met, Examples(n_noisy=n_noisy))
+
+    @property
+    def nest(self) -> int:
+        """Number of units that are the parts of one layer."""
+        return 2 if self.units == "sublayers" else 1
 
     def check(self, run: Run) -> None:
         """Refuse the base of an adapter where there is no adapter."""
@@ -208,12 +220,11 @@ class Game(Method):
 
         noisy, clean = self.examples(run)
         rows = np.concatenate([noisy, clean])
-        self._check_memory(self.plan(run.depth, n_noisy=len(noisy)), len(rows))
+        self._check_memory(self.guess(run.depth, len(noisy)), len(rows))
         final, donor = (self._load(run, weights) for weights in self.needs)
         remarks = self._compare(run, final, donor)
         units = find_units(final.stack, self.units)
-        plan = self.plan(run.depth, run.name, rows, len(noisy), met_by(final.stack, units))
-        self._check_memory(plan, len(rows))
+        plan = self.plan(met_by(final.stack, units), Examples(rows, len(noisy), run.name))
         outcome = TOKENS if run.task.is_texts else LABELS
         mixtures = Mixtures(final.stack, donor.stack, units, outcome)
         values = self._walk(run, mixtures, run.encode(final), plan, rows)
@@ -240,13 +251,6 @@ class Game(Method):
                 f"set {self.name}.stream to false, or give a folder by {self.name}.donor."
             )
         return load_streamed(run.path(weights))
-
-    def guess_met(self, depth: int) -> list[int]:
-        """Return the units, as bits, of each layer as far as the settings tell."""
-        if isinstance(self.units, Mapping):
-            return [(1 << len(self.units)) - 1] * depth
-        nest = 2 if self.units == "sublayers" else 1
-        return [((1 << nest) - 1) << nest * layer for layer in range(depth)]
 
     def _compare(self, run: Run, final: "Classifier", donor: "Classifier") -> list[str]:
         """Refuse a donor that does not fit, and say what a reader has to know of the two."""

@@ -21,7 +21,7 @@ import numpy as np
 from memloc.arrays import FloatArray, IntArray, Table
 from memloc.errors import ScoreError
 from memloc.methods import Sizes, drawn, views
-from memloc.methods.game import Game, Plan, Played, all_layers
+from memloc.methods.game import Examples, Game, Plan, Played, all_layers
 from memloc.methods.result import Result
 from memloc.run.folder import Run
 from memloc.seeds import generator
@@ -98,39 +98,27 @@ class Shares(Game):
         noisy = drawn(run.noisy_rows, self.noisy_examples, run.seed, self.name, "noisy")
         return noisy, drawn(run.clean_rows, self.clean_examples or len(noisy), run.seed, self.name)
 
-    def plan(
-        self,
-        depth: int,
-        run: str = "",
-        examples: Sequence[int] | IntArray = (0,),
-        n_noisy: float = 1,
-        met: Sequence[int] | None = None,
-    ) -> Plan:
-        """Choose the subsets for a model of this depth; arguments as in `Game.plan`.
+    def plan(self, met: Sequence[int], examples: Examples) -> Plan:
+        """Choose every subset, or the subsets that random orders of the units go through.
 
         Orders are drawn anew for each run and example, so the error of sampling is independent
         between examples: every interval and test over examples contains it, and it averages out
         over runs.
         """
-        met = tuple(self.guess_met(depth) if met is None else met)
         n_units = max(met).bit_length()
         if self.subsets == "exact" or (self.subsets == "auto" and n_units <= MOST_EXACT):
-            return Every(met, range(2**n_units))
-        nest = 2 if self.units == "sublayers" else 1
-        pairs = needed_pairs(n_noisy, self.standard_error)
-        orders = [
-            rotated_orders(n_units, pairs, generator(int(row), "orders", self.name, run), nest)
-            for row in examples
-        ]
-        return Orders(met, (), np.array(orders))
+            return Every(tuple(met), range(2**n_units))
+        pairs = needed_pairs(examples.n_noisy, self.standard_error)
+        seeds = (generator(int(row), "orders", self.name, examples.run) for row in examples.rows)
+        orders = [rotated_orders(n_units, pairs, seed, self.nest) for seed in seeds]
+        return Orders(tuple(met), (), np.array(orders))
 
     def cost(self, sizes: Sizes) -> float:
-        """Of 12 layers 8,190 a text, noisy ones and as many clean ones."""
+        """Return the seconds for the noisy examples and, by default, as many clean ones."""
         noisy = min(sizes.noisy, self.noisy_examples or sizes.noisy)
         texts = noisy + min(sizes.examples, self.clean_examples or noisy)
-        return float(
-            self.plan(sizes.depth, n_noisy=noisy).layers / sizes.depth * texts * sizes.predict
-        )
+        layers = self.guess(sizes.depth, noisy).layers
+        return float(layers / sizes.depth * texts * sizes.predict)
 
 
 class Every(Plan):
@@ -153,7 +141,7 @@ class Every(Plan):
 
     @property
     def announced(self) -> str:
-        """What to say before the work begins; nothing if it is not unusual."""
+        """Sentence to say before the work begins; empty if the work is not unusual."""
         return f"All subsets of {self.n_units} units" if self.n_units > MOST_EXACT else ""
 
     def shares(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -162,10 +150,10 @@ class Every(Plan):
         return found, np.zeros_like(found)
 
     def alone(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """What single units do alone, from kept values (..., examples, values).
+        """Return the effects of single units alone, from kept values (..., examples, values).
 
-        First what changes when only this unit comes from the donor; then what changes back when
-        only this unit stays. Both are (..., examples, units).
+        The first is the change when only this unit comes from the donor; the second is what
+        changes back when only this unit stays. Both are (..., examples, units).
         """
         bits = 1 << np.arange(self.n_units)
         everything = 2**self.n_units - 1
@@ -229,12 +217,12 @@ class Orders(Plan):
 
     @property
     def announced(self) -> str:
-        """What to say before the work begins."""
+        """Sentence to say before the work begins."""
         return f"{self.n_orders} orders of {self.n_units} units"
 
     @property
     def remark(self) -> str:
-        """What a reader has to know of how subsets were chosen."""
+        """Sentence that tells a reader how subsets were chosen."""
         return (
             f"Shares are estimates: each example has {self.n_orders} orders of units, rotations "
             f"and reverses of {self.orders.shape[1]} random orders. Intervals contain this error, "
@@ -297,7 +285,7 @@ def _centre(lost: FloatArray) -> FloatArray:
 
 
 def _weighed(by_example: FloatArray, weigh_by: int) -> FloatArray:
-    """What is undone of each example (examples, layers), shared out by one of the values.
+    """Return what is undone of each example (examples, layers), shared out by one of the values.
 
     Where that value hardly changes, an example keeps the shares of what is undone.
     """

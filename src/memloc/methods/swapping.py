@@ -6,7 +6,7 @@ import numpy as np
 
 from memloc.arrays import IntArray
 from memloc.methods import Sizes, drawn
-from memloc.methods.game import Game, Plan, Played
+from memloc.methods.game import Examples, Game, Plan, Played
 from memloc.methods.result import Outcomes, Result, from_outcomes
 from memloc.run.folder import Run
 from memloc.settings import paper
@@ -49,23 +49,15 @@ class Swapping(Game):
         """All noisy examples and, by default, all clean ones."""
         return run.noisy_rows, drawn(run.clean_rows, self.clean_examples, run.seed, self.name)
 
-    def plan(
-        self,
-        depth: int,
-        run: str = "",  # noqa: ARG002
-        examples: Sequence[int] | IntArray = (0,),  # noqa: ARG002
-        n_noisy: float = 1,  # noqa: ARG002
-        met: Sequence[int] | None = None,
-    ) -> Plan:
-        """All windows of units; arguments as in `Game.plan`."""
-        met = tuple(self.guess_met(depth) if met is None else met)
-        return Plan(met, (0, *window_subsets(max(met).bit_length())))
+    def plan(self, met: Sequence[int], examples: Examples) -> Plan:  # noqa: ARG002
+        """Choose all windows of units, and none."""
+        return Plan(tuple(met), (0, *window_subsets(max(met).bit_length())))
 
     def cost(self, sizes: Sizes) -> float:
-        """Windows share the layers before them and while they grow."""
+        """Return the seconds; windows share the layers before them and while they grow."""
         clean = sizes.examples - sizes.noisy
         texts = sizes.noisy + min(clean, self.clean_examples or clean)
-        return self.plan(sizes.depth).layers / sizes.depth * texts * sizes.predict
+        return self.guess(sizes.depth).layers / sizes.depth * texts * sizes.predict
 
 
 def window_subsets(n_units: int) -> list[int]:
