@@ -4,13 +4,14 @@
 `donors` (default: all). Each plant or run is one row of a table in `studies/tables/timeline`; rows
 that are there are not made again, and weights are deleted once their row is written. Plants have
 six layers and the runs of `donors` eight, so that all subsets of layers are cheap.
-Without `--out`, the tables of docs/explanation/games.md are written from those that are there.
+The tables of docs/explanation/games.md and docs/guides/timeline.md are written from these rows;
+without `--out`, nothing else is done.
 """
 
 import argparse
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,17 @@ from memloc.methods.early import LEAST_GAP, early_donor
 from memloc.methods.shares import Shares
 from memloc.methods.timeline import ALPHA, Timeline, learnt_after
 from memloc.model.predict import predict
+from memloc.reporting.tables import markdown
 from memloc.run.folder import Run
 from memloc.run.plant import make_null
+from memloc.stats.subsets import LEAST_KEPT
 from memloc.stats.windows import read_plant
 from memloc.store import paths
 from memloc.store.files import whole_file
+from studies.pages import DOCS, STORED, put
 
-TABLES = Path(__file__).parent / "tables" / "timeline"
+TABLES = STORED / "timeline"
+GUIDE = DOCS / "guides" / "timeline.md"
 MODELS = ("tiny-opt", "tiny-bert", "tiny-gpt-neo", "tiny-gpt-neox")
 TASKS = (
     *("tiny-topic", "tiny-sentiment", "tiny-politeness", "tiny-topic 2"),
@@ -227,56 +232,112 @@ def read(part: str) -> pd.DataFrame:
     return pd.read_csv(path) if path.is_file() else pd.DataFrame({"model": [], "what": []})
 
 
-def rates() -> dict[str, dict[str, float]]:
-    """Sum up each table: how many plants memorised, and in which share what was found is right."""
-    staged, nulls, sublayers = (read(part) for part in ("staged", "nulls", "sublayers"))
-    donors = read("donors")
-    used = staged[staged["noisy_learnt"] >= NEEDED] if len(staged) else staged
-    found: dict[str, dict[str, float]] = {}
-    if len(used):
-        layers = (used["found_1"] == 2) & (used["found_2"] == 2)
-        epochs = (used["off_1"] <= 1) & (used["off_2"] <= 1)
-        order = (used["epoch_1"] < used["epoch_2"]) & (used["epoch_2"] >= STAGE)
-        each = {"layers": layers, "epoch within one checkpoint": epochs, "order of groups": order}
-        found["staged"] = {"plants": len(staged), "memorised": len(used)}
-        found["staged"] |= {name: float(right.mean()) for name, right in each.items()}
-    if len(nulls):
-        false = (nulls["p_epoch"] < ALPHA) | (nulls["p_centre"] < ALPHA)
-        gap = float((nulls["largest_gap"] >= LEAST_GAP).mean())
-        found["nulls"] = {"nulls": len(nulls), "false": float(false.mean()), "donor": gap}
-    if len(sublayers):
-        some = sublayers[sublayers["noisy_learnt"] >= NEEDED]
-        kind = float((some["right_kind"] > 0.5).mean())
-        found["sublayers"] = {"plants": len(sublayers), "memorised": len(some)}
-        found["sublayers"] |= {"median mass": some["mass"].median(), "least": some["mass"].min()}
-        found["sublayers"] |= {"mass >= .9": float((some["mass"] >= 0.9).mean())}
-        found["sublayers"] |= {"right kind": kind}
-    if len(donors):
-        r = donors["r"]
-        found["donors"] = {"runs": len(r), "median r": r.median(), "least r": r.min()}
-    return found
+def memorised(part: str) -> pd.DataFrame:
+    """Read the plants of a part that memorised enough of their labels."""
+    plants = read(part)
+    return plants[plants["noisy_learnt"] >= NEEDED]
+
+
+def rates() -> pd.DataFrame:
+    """Sum up the plants: in how many of those that memorised what was found is right."""
+    staged, sublayers, hard = (memorised(part) for part in ("staged", "sublayers", "hard"))
+    hard = hard[hard["what"].str.contains(":")]
+    nulls = staged.dropna(subset=["null_p_epoch"])
+    both = staged[["near_1", "near_2"]].to_numpy().ravel()
+    asked: list[tuple[str, str, pd.Series]] = [
+        ("staged", "both layers of both groups", (staged[["found_1", "found_2"]] == 2).all(axis=1)),
+        ("staged", "epoch within one checkpoint", (staged[["off_1", "off_2"]] <= 1).all(axis=1)),
+        ("staged", "groups in the right order", staged["epoch_1"] < staged["epoch_2"]),
+        ("nulls", "no difference claimed", (nulls.filter(regex="null_p") >= ALPHA).all(axis=1)),
+        ("nulls", "no early donor offered", ~(nulls["null_gap"] >= LEAST_GAP)),
+    ]
+    for name, table in (("easy", sublayers), ("hard", hard)):
+        asked += [
+            (f"{name} sublayers", "mass ≥ .9", table["reference_mass"] >= 0.9),
+            (f"{name} sublayers", "right kind ≥ .9", table["reference_right_kind"] >= 0.9),
+            (f"{name} sublayers", "both parts first", table["reference_found"] == 2),
+        ]
+    rows = [
+        {"plants": plants, "asked": what, "n": len(right), "right": f"{right.mean():.0%}"}
+        for plants, what, right in asked
+    ]
+    near = {"plants": "staged", "asked": "examples within one checkpoint", "n": len(both)}
+    return pd.DataFrame([*rows, {**near, "right": f"{both.mean():.0%}"}])
+
+
+def points() -> pd.DataFrame:
+    """Control and mass of every plant and donor: one row each."""
+    staged = memorised("staged")
+    mass = staged[["mass_1", "mass_2"]].mean(axis=1)
+    found = staged[["found_1", "found_2"]].min(axis=1)
+    rows = [pd.DataFrame({"control": staged["control"], "mass": mass, "found": found})]
+    for part, donor in product(("sublayers", "hard"), ("reference", "pretrained")):
+        table = memorised(part).filter(like=f"{donor}_")
+        rows.append(table.rename(columns=lambda name: name.removeprefix(f"{donor}_")))  # noqa: B023
+    return pd.concat(rows)[["control", "mass", "found"]].dropna()
+
+
+def bar() -> pd.DataFrame:
+    """Mass in the planted units by control: why the bar of the control stands where it stands."""
+    each = points()
+    ends = [0, 0.4, 0.5, 0.6, LEAST_KEPT, 0.9, 1.001]
+    rows = []
+    for low, high in pairwise(ends):
+        some = each[(each["control"] >= low) & (each["control"] < high)]
+        rows.append(
+            {
+                "clean labels kept": f"{low:.2g} to {min(1, high):.2g}",
+                "answers": len(some),
+                "median mass": f"{some['mass'].median():.2f}",
+                "least mass": f"{some['mass'].min():.2f}",
+                "mass ≥ .5": f"{(some['mass'] >= 0.5).mean():.0%}",
+                "right units first": f"{(some['found'] == 2).mean():.0%}",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def compared() -> pd.DataFrame:
+    """Correlation of early donors with references, by whether memloc would use the donor."""
+    runs = read("donors")
+    used = runs["gap"] >= LEAST_GAP
+    rows = []
+    for name, some in (("used", runs[used]), ("refused", runs[~used])):
+        row = {"early epoch": name, "runs": len(some)}
+        row |= {f"{how} r": f"{getattr(some['r'], how)():.2f}" for how in ("min", "median", "max")}
+        for what in ("early_undone", "early_damage"):
+            row[what.replace("early_", "") + " (mean)"] = f"{some[what].mean():.2f}"
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def make(folder: Path, part: str) -> None:
+    """Make the rows of a part that are missing."""
+    for model, what in left(part):
+        own = folder / part / f"{model}-{what.replace('/', '_').replace(':', '-')}"
+        try:
+            row = PARTS[part][0](model, what, own)
+        except memloc.MemlocError as error:
+            row = {"failed": str(error)}
+        table = pd.concat([read(part), pd.DataFrame([{"model": model, "what": what, **row}])])
+        with whole_file(TABLES / f"{part}.csv") as draft:
+            table.to_csv(draft, index=False, float_format="%.4g")
+        shutil.rmtree(own, ignore_errors=True)
+        print(part, model, what, row, flush=True)
 
 
 def main() -> None:
-    """Make what is missing, and print the rates."""
+    """Make what is missing, and write the tables of the pages."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
     parser.add_argument("parts", nargs="*", default=list(PARTS))
     given = parser.parse_args()
-    for part in given.parts:
-        for model, what in left(part):
-            folder = given.out / part / f"{model}-{what.replace('/', '_').replace(':', '-')}"
-            try:
-                row = PARTS[part][0](model, what, folder)
-            except memloc.MemlocError as error:
-                row = {"failed": str(error)}
-            table = pd.concat([read(part), pd.DataFrame([{"model": model, "what": what, **row}])])
-            with whole_file(TABLES / f"{part}.csv") as draft:
-                table.to_csv(draft, index=False, float_format="%.4g")
-            shutil.rmtree(folder, ignore_errors=True)
-            print(part, model, what, row, flush=True)
-    for part, each in rates().items():
-        print(part, {name: round(value, 3) for name, value in each.items()})
+    if given.out:
+        for part in given.parts:
+            make(given.out, part)
+    put("bar", markdown(bar()), DOCS / "explanation" / "games.md")
+    put("rates", markdown(rates()), GUIDE)
+    put("donors", markdown(compared()), GUIDE)
 
 
 if __name__ == "__main__":

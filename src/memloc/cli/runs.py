@@ -314,8 +314,13 @@ def localise(  # noqa: PLR0913, PLR0917 - one option for each thing that people 
 ) -> None:
     """Measure how much each layer matters for the memorised labels.
 
-    The methods are swapping, retraining, gradients, probing and shares; those of other packages
+    The methods are shares, swapping, retraining, gradients and probing; those of other packages
     run where you name them. `memloc adopt` makes a run from your own checkpoints.
+
+    Shares and swapping exchange parts of the final model and count what is lost. Three choices
+    make that question: the units (`--set shares.units=sublayers`), the donor of the weights that
+    come in (`--set shares.donor=epoch-4`; without a reference, the best early epoch), and the
+    outcome (labels, or the tokens of memorised texts).
 
     Example: `memloc localise runs/tiny-topic/tiny-opt/seed-1 swapping gradients`
     """
