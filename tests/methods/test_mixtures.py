@@ -125,19 +125,21 @@ def test_windows_share_their_work(depth, forwards, memory, n):
     assert counted.rows == n * forwards
 
 
+@pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("memory", [TINY, 300_000, 10**6, 10**8])
-def test_no_more_is_held_than_the_budget_allows(memory, monkeypatch):
+def test_no_more_is_held_than_the_budget_allows(memory, streamed, monkeypatch):
     depth, longest = 8, 60
     final, reference = make_pair("bert", depth)
     encoded = make_texts(final, (longest, 20, 20, 20, 7, 7, 2))
     mixtures = mixtures_of(final, reference, memory=memory)
+    monkeypatch.setattr(module.Mixtures, "is_streamed", streamed)
     held, most = [], []
     go = module._Walk.go
 
-    def watched(walk, states, subsets, unit):
-        held.append(states.nbytes)
+    def watched(walk, parts, layer):
+        held.append(sum(part.states.nbytes for part in parts))
         most.append(sum(held))
-        go(walk, states, subsets, unit)
+        go(walk, parts, layer)
         held.pop()
 
     monkeypatch.setattr(module._Walk, "go", watched)

@@ -10,9 +10,9 @@ in their plan, which says which mixtures are computed.
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from operator import or_
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 BASE = "base"
 """The donor that an adapter was trained on."""
+TIMED = 8
+"""Mixtures that are timed to estimate how long all take."""
 MOST_MEMORY = 4
 """GiB that the values of all mixtures may take."""
 
@@ -175,8 +177,8 @@ class Game(Method):
     clean_examples: int | None = ours(None, ge=1)
     """Number of clean examples whose error is measured, drawn at random."""
     stream: bool = ours(False)
-    """Whether blocks are read from disk when they run, which needs less memory; on the CPU
-    and slower, with the same numbers."""
+    """Whether blocks are read from disk when they run: on the CPU, in less memory than one model
+    takes, with the same numbers."""
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -250,7 +252,8 @@ class Game(Method):
                 f"The {weights} weights are in no folder of their own, so they cannot be streamed: "
                 f"set {self.name}.stream to false, or give a folder by {self.name}.donor."
             )
-        return load_streamed(run.path(weights))
+        is_donor = weights != "final"
+        return load_streamed(run.path(weights), texts=run.task.is_texts, is_donor=is_donor)
 
     def _compare(self, run: Run, final: "Classifier", donor: "Classifier") -> list[str]:
         """Refuse a donor that does not fit, and say what a reader has to know of the two."""
@@ -305,10 +308,11 @@ class Game(Method):
         batches = list(mixtures.batches(encoded, rows))
         if plan.sizes is None:  # each example has mixtures of its own
             batches = [np.array([place]) for places in batches for place in places]
-        if plan.announced:
-            began = time.perf_counter()
-            play(batches[0], [0])
-            _announce(plan, len(rows), (time.perf_counter() - began) / run.depth * len(batches))
+        if plan.announced or self.stream:
+            some, subsets = batches[0], plan.subsets(int(batches[0][0]))
+            seconds = _seconds_per_layer(plan, subsets[:TIMED], partial(play, some))
+            read = mixtures.bytes_read(encoded, rows[some], subsets)
+            tell(_announced(plan, len(rows), seconds * len(batches), read * len(batches)))
         with track(f"{run.name} · {self.name}", len(rows)) as advance:
             for number, places in enumerate(batches):
                 key = unfinished_key(maker, {**decided_by, "places": places.tolist()})
@@ -338,12 +342,23 @@ class Game(Method):
         }
 
 
-def _announce(plan: Plan, n_texts: int, per_layer: float) -> None:
-    """Say how much work a plan is; `per_layer` are the seconds of one layer for all texts."""
-    tell(
-        f"{plan.announced}: {plan.layers:,} layers for each of {n_texts} texts, about "
-        f"{per_layer * plan.layers / 60:.1f} minutes."
-    )
+def _seconds_per_layer(plan: Plan, subsets: Sequence[int], play: Callable[..., Any]) -> float:
+    """Time a few mixtures of one batch."""
+    began = time.perf_counter()
+    play(subsets)
+    return (time.perf_counter() - began) / count_layers(plan.met, subsets)
+
+
+def _announced(plan: Plan, n_texts: int, per_layer: float, read: float) -> str:
+    """Say how much work a plan is; `per_layer` are the seconds of one layer for all texts.
+
+    `read` are the bytes of blocks that are read from disk, if models are streamed.
+    """
+    said = f"{plan.announced or 'Streaming'}: {plan.layers:,} layers for each of {n_texts} texts"
+    said += f", about {per_layer * plan.layers / 60:.1f} minutes"
+    if read:
+        said += f"; about {read / 1e9:,.1f} GB are read from files that are not in memory"
+    return f"{said}."
 
 
 def all_layers(met: Sequence[int]) -> int:

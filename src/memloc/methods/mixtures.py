@@ -27,6 +27,7 @@ from memloc.model.calls import LastBlock, Repeater
 from memloc.model.load import Classifier
 from memloc.model.predict import continued, evaluating, to_batch
 from memloc.model.stack import Prepared, Stack, setting
+from memloc.model.streamed import bytes_read, opened
 from memloc.model.units import Units, exchanged, find_units
 from memloc.run.folder import Run
 from memloc.stats.subsets import beginnings
@@ -148,6 +149,26 @@ class Mixtures:
         """States that one state can become on its way, if it is continued one at a time."""
         return sum(len(variants) for variants in self.variants)
 
+    @property
+    def is_streamed(self) -> bool:
+        """Whether blocks are read from disk."""
+        return bytes_read(self.stacks[0].blocks[0]) > 0
+
+    def most_held(self, state_bytes: int) -> int:
+        """States of a batch that are continued at once, where one has so many bytes."""
+        return max(1, self.memory // (self.most_grown * state_bytes))
+
+    def bytes_read(self, encoded: Encoded, rows: IntArray, subsets: Sequence[int]) -> int:
+        """About how many bytes are read from disk for a batch, which are none of whole models."""
+        final = self.stacks[0]
+        numbers = len(rows) * int(encoded.lengths[rows[0]]) * final.width
+        held = self.most_held(4 * numbers)
+        states = [1, *map(len, beginnings(self.met, subsets)[:-1])]
+        return sum(
+            -(-n // held) * sum(bytes_read(stack.blocks[layer]) for stack in variants.values())
+            for layer, (n, variants) in enumerate(zip(states, self.variants, strict=True))
+        )
+
     def values(
         self, encoded: Encoded, rows: IntArray, labels: IntArray, subsets: Sequence[int]
     ) -> Tensor:
@@ -166,7 +187,7 @@ class Mixtures:
             prepared = final.prepare(to_batch(encoded, rows, final.device))
             tree = _tree(self.met, subsets if isinstance(subsets, range) else tuple(subsets))
             walk = _Walk(self, prepared, torch.from_numpy(labels).to(final.device), tree)
-            walk.go(prepared.state[None], [0], 0)
+            walk.go([_Part(prepared.state[None], [0])], 0)
             return walk.values
 
 
@@ -217,6 +238,24 @@ def _with_block(stack: Stack, layer: int, block: nn.Module) -> Stack:
     return found
 
 
+@dataclass(frozen=True)
+class _Part:
+    """States (streams, texts, tokens, width) that are of these subsets so far."""
+
+    states: Tensor
+    subsets: list[int]
+
+    def cut(self, size: int) -> "Iterator[_Part]":
+        """Cut into parts of at most so many states."""
+        for start in range(0, len(self.subsets), size):
+            here = slice(start, start + size)
+            yield _Part(self.states[here], self.subsets[here])
+
+
+def _joined(parts: list[_Part]) -> _Part:
+    return _Part(torch.cat([p.states for p in parts]), [s for p in parts for s in p.subsets])
+
+
 class _Walk:
     """The mixtures of one batch."""
 
@@ -228,34 +267,53 @@ class _Walk:
         self.here = slice(place, place + 1)
         if labels.ndim > 1:
             self.here = slice(place - labels.shape[1], place)
-        held = mixtures.memory // (mixtures.most_grown * state.nbytes)
-        self.held = max(1, min(MOST_HELD, held))
+        held = mixtures.most_held(state.nbytes)
+        self.held = min(MOST_HELD, held)
+        """States of a part."""
+        self.parts_at_once = max(1, held // self.held) if mixtures.is_streamed else 1
+        """Parts that go through a layer before the next one, so that it is read once for all."""
         self.at_once = max(1, CALL_TOKENS // state[..., 0].numel())
         n_values = len(mixtures.outcome.names)
         self.values = torch.empty(n_values, len(state), len(tree.places), device=state.device)
 
-    def go(self, states: Tensor, subsets: list[int], layer: int) -> None:
-        """Continue states (streams, texts, tokens, width), which are of these subsets so far."""
+    def go(self, parts: list[_Part], layer: int) -> None:
+        """Continue parts from this layer on: one at a time, or as many as memory holds.
+
+        What a part is computed with is the same whatever else goes through a layer.
+        """
+        grown = self._grown(parts, layer)
+        if layer + 1 == len(self.mixtures.variants):
+            for part in grown:
+                self._finish(part.states, part.subsets)
+            return
+        cut = [each for part in grown for each in part.cut(self.held)]
+        del grown
+        for start in range(0, len(cut), self.parts_at_once):
+            self.go(cut[start : start + self.parts_at_once], layer + 1)
+
+    def _grown(self, parts: list[_Part], layer: int) -> list[_Part]:
+        """Continue parts in every variant of a layer that is wanted, each read once if streamed."""
         wanted, decided = self.tree.wanted[layer], self.mixtures.decided[layer]
-        grown: list[int] = []
-        parts = []
+        found: list[list[_Part]] = [[] for _ in parts]
         for bits, variant in self.mixtures.variants[layer].items():
             fits = [
-                i
-                for i, subset in enumerate(subsets)
-                if subset | bits in wanted and (subset ^ bits) & decided == 0
+                [
+                    i
+                    for i, subset in enumerate(part.subsets)
+                    if subset | bits in wanted and (subset ^ bits) & decided == 0
+                ]
+                for part in parts
             ]
-            if fits:
-                grown += [subsets[i] | bits for i in fits]
-                chosen = states if len(fits) == len(subsets) else states[fits]
-                parts.append(self._run(variant, layer, chosen))
-        both = torch.cat(parts)
-        if layer + 1 == len(self.mixtures.variants):
-            return self._finish(both, grown)
-        for start in range(0, len(both), self.held):
-            part = slice(start, start + self.held)
-            self.go(both[part], grown[part], layer + 1)
-        return None
+            if not any(fits):
+                continue
+            with opened(variant.blocks[layer]):
+                for part, grown, places in zip(parts, found, fits, strict=True):
+                    if places:
+                        is_all = len(places) == len(part.subsets)
+                        chosen = part.states if is_all else part.states[places]
+                        after = self._run(variant, layer, chosen)
+                        grown.append(_Part(after, [part.subsets[i] | bits for i in places]))
+        return [_joined(found.pop(0)) for _ in parts]
 
     def _run(self, variant: Stack, layer: int, states: Tensor) -> Tensor:
         """The states after a variant of this layer, or what the head reads of them."""

@@ -105,7 +105,12 @@ class Classifier:
         Merging an adapter may differ by float noise between machines, so its own hash counts.
         """
         named = self.model.named_parameters()
-        loaded = ((name, values) for name, values in named if name not in self.new_weights)
+        places = getattr(self.model, "places", {})  # of a streamed model
+        loaded = (
+            (name, places[name].read() if values.is_meta else values)
+            for name, values in named
+            if name not in self.new_weights
+        )
         return self.adapter_hash or hash_weights(loaded)
 
     @property

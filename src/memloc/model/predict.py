@@ -27,12 +27,16 @@ from memloc.model.stack import (
     Stack,
     undropped,
 )
+from memloc.model.streamed import opened
 
 TOKENS_PER_BATCH = 2048
 """Enough to keep a device busy, little enough for any machine."""
 NUMBERS_PER_STATE = 100_000
 """A batch's state on a CPU: larger ones leave the cache, and memory is fetched anew for each
 operation (measured: 1.6 times slower at 2,048 tokens than at 256 for width 384)."""
+
+STATES_HELD = 2**28
+"""Bytes of states that are held between blocks where each block runs on many batches."""
 
 
 def encode_for(model: Classifier, examples: Examples, max_tokens: int) -> Encoded:
@@ -118,12 +122,10 @@ def continued(stack: Stack, encoded: Encoded) -> Continued:
     tokens, is_said = np.zeros(is_token.shape, np.int64), np.zeros_like(is_token)
     log_probability = np.zeros(is_token.shape, np.float32)
     with evaluating(stack.model):
-        for rows in length_batches(stack, encoded.lengths):
+        for rows, prepared, state in _last_states(stack, encoded):
             text, token = np.nonzero(is_token[rows])
             place = encoded.starts[rows][text] + token
-            batch = to_batch(encoded, rows, stack.device)
-            state = stack.run_all(stack.prepare(batch))
-            goal = batch["input_ids"][text, place]
+            goal = prepared.batch["input_ids"][text, place]
             logits = stack.finish(state[text, place - 1]).float()
             found = logits.log_softmax(-1).gather(1, goal[:, None])[:, 0]
             here = rows[text], token
@@ -131,6 +133,27 @@ def continued(stack: Stack, encoded: Encoded) -> Continued:
             is_said[here] = (logits.argmax(-1) == goal).cpu()
             log_probability[here] = found.cpu()
     return Continued(tokens, is_token, is_said, log_probability)
+
+
+def _last_states(stack: Stack, encoded: Encoded) -> Iterator[tuple[IntArray, Prepared, Tensor]]:
+    """Yield the rows of each batch, how it was prepared, and the states after the last block.
+
+    A block runs on many batches before the next one does, as it may have to be read from disk.
+    """
+    batches = length_batches(stack, encoded.lengths)
+    per_token = 4 * stack.width
+    sizes = np.cumsum([per_token * encoded.lengths[rows].sum() for rows in batches])
+    for group in np.unique(sizes // STATES_HELD):
+        chosen = [rows for rows, g in zip(batches, sizes // STATES_HELD, strict=True) if g == group]
+        prepared = [stack.prepare(to_batch(encoded, rows, stack.device)) for rows in chosen]
+        states = [each.state for each in prepared]
+        for layer, block in enumerate(stack.blocks):
+            with opened(block):
+                states = [
+                    stack.run(layer, state, each.calls[layer])
+                    for state, each in zip(states, prepared, strict=True)
+                ]
+        yield from zip(chosen, prepared, states, strict=True)
 
 
 def log_probabilities(stack: Stack, encoded: Encoded, rows: IntArray) -> Tensor:

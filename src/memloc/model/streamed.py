@@ -1,9 +1,9 @@
-"""Classifiers in little memory: each block is read from disk while it runs.
+"""Models in little memory: each block is read from disk while it runs.
 
 Embeddings and head are held; the parameters of blocks have a shape only. When a block is called,
 its weights are read from their safetensors file, and they are let go when it returns. Everything
-that works on a model's blocks works on it, with the same numbers to the bit. Two models of 302 MB
-each were mixed with a peak of 0.58 GB for the whole process, where whole models took 1.12 GB.
+that works on a model's blocks works on it, with the same numbers to the bit. What mixes models
+opens a block once for many calls (`opened`), and holds nothing of the donor outside its blocks.
 """
 
 import json
@@ -12,12 +12,14 @@ import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers.core_model_loading import revert_weight_conversion
 
 from memloc.errors import ModelError
 from memloc.model.known import checkpoint_folder, is_adapter
@@ -46,46 +48,64 @@ class Place:
     dtype: str
     shape: tuple[int, ...]
 
+    @cached_property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
+
     def read(self) -> Tensor:
         """Return the tensor in full precision, as pages of its file if it has it there.
 
         Only this tensor is mapped. Its place in a page is that which it has where the whole file
         is mapped, so that libraries compute with it in the same way, to the bit.
         """
-        dtype, count = DTYPES[self.dtype], math.prod(self.shape)
         first = self.start // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
-        size = self.start - first + count * dtype.itemsize
         with self.file.open("rb") as file:
+            size = self.start - first + self.size
             pages = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY, offset=first)
-        found = torch.frombuffer(pages, dtype=dtype, count=count, offset=self.start - first)
+        count = math.prod(self.shape)
+        found = torch.frombuffer(
+            pages, dtype=DTYPES[self.dtype], count=count, offset=self.start - first
+        )
         return found.view(self.shape).float()
 
 
-def load_streamed(folder: Path, options: LoadOptions | None = None) -> Classifier:
-    """Load a saved classifier whose blocks are read from disk whenever they run."""
+def load_streamed(
+    folder: Path, options: LoadOptions | None = None, *, texts: bool = False, is_donor: bool = False
+) -> Classifier:
+    """Load a saved model whose blocks are read from disk whenever they run.
+
+    Args:
+        folder: Folder of the checkpoint.
+        options: What may be run and read while loading.
+        texts: Whether it is a language model.
+        is_donor: Whether nothing but its blocks will be used: embeddings and head are then let go
+            as soon as it is known how the model works.
+    """
     options = options or LoadOptions()
     checkpoint_folder(folder)
     if is_adapter(folder):
         raise ModelError(f"{folder} holds an adapter, which cannot be streamed: set stream=false.")
-    places = dict(_places(folder))
+    kind = AutoModelForCausalLM if texts else AutoModelForSequenceClassification
     with quiet(), loading(str(folder)), torch.inference_mode(False):
         with _without_weights():
-            model = AutoModelForSequenceClassification.from_config(
+            model = kind.from_config(
                 read_config(folder, options),
                 dtype=torch.float32,
                 trust_remote_code=options.remote_code,
             )
         tokenizer = read_tokenizer(folder, options)
         settle_padding(str(folder), model, tokenizer)
-    named = dict(model.named_parameters())
-    lacking = [n for n, p in named.items() if n not in places or places[n].shape != p.shape]
-    if lacking:
-        raise ModelError(
-            f"{folder} cannot be streamed: {some_of(lacking)} missing or of another size in its "
-            "safetensors files. Save it with `save_pretrained`, or set stream=false."
-        )
-    _fill(model, places)
-    return Classifier(str(folder), model.eval(), tokenizer)
+    model.places = _places_of(model, folder)
+    outside = _stream_blocks(model)
+    for name in outside:
+        _put(model, name, nn.Parameter(model.places[name].read(), requires_grad=False))
+    loaded = Classifier(str(folder), model.eval(), tokenizer)
+    if is_donor:
+        _ = loaded.stack  # tries the model on a few tokens
+        for name in outside:
+            _put(model, name, nn.Parameter(model.get_parameter(name).to("meta"), False))
+    return loaded
 
 
 def weight(model: Any, name: str) -> Tensor:
@@ -96,10 +116,56 @@ def weight(model: Any, name: str) -> Tensor:
 
 def with_sources(block: nn.Module, own: nn.Module, donor: nn.Module, names: Any) -> nn.Module:
     """Let a block of two streamed ones read the parameters of these names from the donor's file."""
-    if hasattr(own, "sources"):
+    if isinstance(own, _Streamed) and isinstance(donor, _Streamed):
         lent = donor.sources
-        block.sources = {n: lent[n] if n in names else p for n, p in own.sources.items()}  # type: ignore[operator, index, assignment, union-attr]
+        block.sources = {n: lent[n] if n in names else p for n, p in own.sources.items()}  # type: ignore[assignment]
     return block
+
+
+@contextmanager
+def opened(block: nn.Module) -> Iterator[None]:
+    """While active, the weights of a streamed block are there; those of any other always are."""
+    empty = dict(block.named_parameters())
+    if not (isinstance(block, _Streamed) and any(p.is_meta for p in empty.values())):
+        yield
+        return
+    try:
+        for name, place in block.sources.items():
+            _put(block, name, nn.Parameter(place.read(), requires_grad=False))
+        yield
+    finally:
+        for name, parameter in empty.items():
+            _put(block, name, parameter)
+
+
+def bytes_read(block: nn.Module) -> int:
+    """Bytes that are read from disk whenever a block is opened."""
+    return sum(p.size for p in block.sources.values()) if isinstance(block, _Streamed) else 0
+
+
+def _places_of(model: Any, folder: Path) -> dict[str, Place]:
+    """Return where each parameter and buffer is on disk; a parameter may have several names."""
+    stored = dict(_places(folder))
+    parameters = dict(model.named_parameters())
+    known = {n: p for n, p in stored.items() if n not in parameters}
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    for name, parameter in _saved_as(model).items():
+        names.get(id(parameter), []).append(name)
+    lacking = []
+    for name, parameter in parameters.items():
+        place = next((stored[n] for n in names[id(parameter)] if n in stored), None)
+        if place is None or place.shape != parameter.shape:
+            lacking.append(name)
+        else:
+            known[name] = place
+    if lacking:
+        raise ModelError(
+            f"{folder} cannot be streamed: {some_of(lacking)} missing or of another size in its "
+            "safetensors files. Save it with `save_pretrained`, or set stream=false."
+        )
+    return known
 
 
 def _places(folder: Path) -> Iterator[tuple[str, Place]]:
@@ -120,7 +186,7 @@ def _without_weights() -> Iterator[None]:
     plain = nn.Module.register_parameter
 
     def register(module: nn.Module, name: str, value: nn.Parameter | None) -> None:
-        if value is not None:
+        if value is not None and not value.is_meta:  # one that is may be shared
             value = nn.Parameter(value.to("meta"), requires_grad=False)
         plain(module, name, value)
 
@@ -131,22 +197,24 @@ def _without_weights() -> Iterator[None]:
         nn.Module.register_parameter = plain  # type: ignore[method-assign]
 
 
-def _fill(model: Any, places: dict[str, Place]) -> None:
-    """Read what is outside the blocks; each block reads its own weights when it is called."""
+def _saved_as(model: Any) -> dict[str, Tensor]:
+    """Return parameters by the names that `save_pretrained` gives them, where these differ."""
+    found: dict[str, Tensor] = revert_weight_conversion(model, dict(model.named_parameters()))
+    return found
+
+
+def _stream_blocks(model: Any) -> list[str]:
+    """Let blocks read their weights when they are called; return the parameters outside them."""
     names = {id(p): name for name, p in model.named_parameters()}
     blocks = find_blocks(model)
-    inside = {id(p) for p in blocks.parameters()}
     for block in blocks:
-        own = {n: places[names[id(p)]] for n, p in block.named_parameters()}
+        own = {n: model.places[names.pop(id(p))] for n, p in block.named_parameters()}
         block.sources = own  # type: ignore[assignment]
         block.__class__ = type(type(block).__name__, (_Streamed, type(block)), {})
     for name, buffer in model.named_buffers():
-        if name in places:
-            buffer.copy_(places[name].read())
-    for key, name in names.items():
-        if key not in inside:
-            _put(model, name, nn.Parameter(places[name].read(), requires_grad=False))
-    model.places = places
+        if name in model.places:
+            buffer.copy_(model.places[name].read())
+    return list(names.values())
 
 
 class _Streamed(nn.Module):
@@ -155,17 +223,14 @@ class _Streamed(nn.Module):
     sources: dict[str, Place]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        empty = dict(self.named_parameters())
-        try:
-            for name, place in self.sources.items():
-                _put(self, name, nn.Parameter(place.read(), requires_grad=False))
+        with opened(self):
             return super().forward(*args, **kwargs)
-        finally:
-            for name, parameter in empty.items():
-                _put(self, name, parameter)
 
 
 def _put(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    """Make this the parameter of that name, however deep it lies."""
-    inner, _, leaf = name.rpartition(".")
-    module.get_submodule(inner)._parameters[leaf] = parameter
+    """Make this the parameter of that name, and of all names that it shares its weights with."""
+    before = module.get_parameter(name)
+    for inner in module.modules():
+        for leaf, value in inner._parameters.items():
+            if value is before:
+                inner._parameters[leaf] = parameter
