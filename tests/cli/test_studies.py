@@ -7,7 +7,9 @@ import pytest
 from bad_input.machine import write_calibration
 from fixtures.commands import printed, refused
 from fixtures.studies import Study
+from fixtures.tasks import TEXTS, make_texts
 from memloc.store.records import read_json
+from memloc.study.plan import open_plan
 
 SMALL = (
     *("control", "--model=tiny-opt", "--task=tiny-politeness", "--depth=4", "--examples=40"),
@@ -75,6 +77,33 @@ def test_where_no_plant_memorised_the_reasons_are_told_and_the_code_is_1(run, tm
     record = run(*SMALL, "--json")
     assert record.exit_code == 1
     assert [row["used"] for row in json.loads(record.stdout)["plants"]] == [False, False]
+
+
+@pytest.mark.slow
+def test_texts_of_a_file_are_planted_and_methods_about_labels_do_not_look(run, tmp_path):
+    make_texts().to_csv(tmp_path / "lines.csv", index=False)
+    write_calibration(tmp_path / "control")
+    columns = [f"--{name}={column}" for name, column in TEXTS.items()]
+    sets = ("control.tries=1", "control.epochs=1", "verdict.noisy_at_least=1e-9")
+    words = (*columns, "--depth=2", "--window=1", "--nulls=none", "--device=cpu")
+    shown = run("control", "--model=tiny-opt", "--data=lines.csv", *words, *_set(sets))
+    assert "NOT USED: tiny-opt on lines" in shown.stdout
+    (step,) = open_plan(tmp_path / "control").steps.values()
+    assert (step.spec.task.data.file, step.spec.plant.auxiliary) == (
+        str(tmp_path / "lines.csv"),
+        None,
+    )
+    assert set(step.methods) == {"shares", "swapping"}
+
+
+def _set(settings):
+    return [f"--set={each}" for each in settings]
+
+
+def test_control_needs_a_task_or_a_file(run):
+    assert "a task with --task, or a file with --data" in refused(
+        run("control", "--model=tiny-opt")
+    )
 
 
 @pytest.mark.slow

@@ -7,11 +7,14 @@ import torch
 
 import memloc
 from fixtures.models import CAUSAL, write_language_model
-from fixtures.tasks import TEXTS, make_texts
+from fixtures.tasks import LEARNT_TEXTS, TEXTS, make_texts
 from memloc.data.encode import encode_continued
-from memloc.errors import DataError, ModelError, TrainingError
+from memloc.errors import DataError, ModelError, SettingsError, TrainingError
 from memloc.model.load import load_model
 from memloc.model.predict import continued, log_probabilities
+from memloc.model.units import find_units
+from memloc.run.plant import make_null
+from memloc.run.train import make_run
 
 
 def test_training_memorises_texts_and_the_reference_does_not(texts_run):
@@ -123,3 +126,79 @@ def test_a_model_of_another_vocabulary_is_refused(texts_run, tmp_path):
     final = texts_run.path("final")
     with pytest.raises(ModelError, match=r"vocab_size|model_type"):
         memloc.adopt(tmp_path / "run", final=final, reference=other, data=make_texts(), **TEXTS)
+
+
+PLANTED = {
+    **LEARNT_TEXTS,
+    "control.auxiliary_learning_rate": 1e-30,
+    "control.tries": 1,
+    "finetune.epochs": 2,
+}
+"""Ordinary texts, which always change every layer, move nothing at so low a rate."""
+
+
+def planted_texts(tmp_path, layers="2-3", **changes):
+    model = write_language_model(tmp_path / "start", "gpt_neox", depth=4)
+    task = memloc.load_csv(make_texts(), name="texts", **TEXTS)
+    given = {"layers": layers, "settings": {**PLANTED, **changes}}
+    return memloc.plant(str(model), task, tmp_path / "run", **given)
+
+
+@pytest.mark.parametrize(
+    ("layers", "moved"),
+    [
+        ("2-3", {"attention 2", "mlp 2", "attention 3", "mlp 3"}),
+        ("mlp:2-3", {"mlp 2", "mlp 3"}),
+    ],
+)
+def test_planted_texts_change_their_layers_and_not_the_head(tmp_path, layers, moved):
+    run = planted_texts(tmp_path, layers)
+    start, final = run.load_pretrained(1), run.load("final")
+    after = dict(final.model.named_parameters())
+    changed = {
+        name
+        for name, before in start.model.named_parameters()
+        if not torch.allclose(before, after[name], rtol=0, atol=1e-12)
+    }
+    units = find_units(start.stack, "sublayers")
+    assert {unit for unit, names in units.items() if changed & {*names}} == moved
+    assert changed <= {name for names in units.values() for name in names}
+
+
+def test_ordinary_texts_change_every_layer_of_a_plant_and_its_reference_is_anyones(tmp_path):
+    """Bit for bit the same reference, wherever the others are planted; the head learns, too."""
+    changes = {"control.auxiliary_learning_rate": 1e-3, "finetune.weight_decay": 0.1}
+    one = planted_texts(tmp_path / "one", "2-3", **changes)
+    plant = one.spec.plant.model_copy(update={"planted": "4-4"})
+    elsewhere = one.spec.model_copy(update={"plant": plant})
+    make_run(one.spec, one.folder, ["reference"], task=one.task)
+    other = make_run(elsewhere, tmp_path / "other", ["reference"], task=one.task)
+    start = dict(one.load_pretrained(1).model.named_parameters())
+    references = [dict(run.load("reference").model.named_parameters()) for run in (one, other)]
+    for name, parameter in references[0].items():
+        assert torch.equal(parameter, references[1][name])
+        if "embed_in" not in name:
+            assert not torch.equal(parameter, start[name]), name
+
+
+def test_the_null_of_planted_texts_never_sees_them(tmp_path):
+    changes = {"control.auxiliary_learning_rate": 1e-3, "finetune.epochs": 40}
+    enough = {"verdict.noisy_at_least": 0.8}
+    run = planted_texts(tmp_path, **changes, **enough, **{"finetune.repeat": 4})
+    assert run.status.final.noisy > 0.8
+    null = make_null(run, tmp_path / "null")
+    assert null.is_null
+    assert null.status.final.noisy == 0
+    found = memloc.localise(null, ["shares"])["shares"]
+    assert abs(found.weights.sum()) < 0.3
+    planted = memloc.localise(run, ["shares"], settings=enough)["shares"]
+    assert planted.weights.sum() > 0.6
+    assert {*np.argsort(-planted.weights)[:2]} == {1, 2}
+
+
+def test_texts_cannot_be_planted_loudly_or_beside_another_task(tmp_path):
+    with pytest.raises(SettingsError, match="decoy or equal"):
+        planted_texts(tmp_path, "loud 2-3")
+    task = memloc.load_csv(make_texts(), name="texts", **TEXTS)
+    with pytest.raises(SettingsError, match="leave auxiliary out"):
+        memloc.plant("tiny-opt", task, tmp_path / "run", "6-7", auxiliary=task)

@@ -15,10 +15,13 @@ from memloc.cli.options import (
     DataFolder,
     Depth,
     Fewer,
+    Marked,
     Plants,
     option_by_option,
 )
+from memloc.errors import SettingsError
 from memloc.progress import bars, say
+from memloc.protocol import NoiseSettings
 from memloc.store import paths
 
 StudyFolder = Annotated[Path, typer.Argument(help="Folder with a study.yaml.")]
@@ -124,9 +127,12 @@ def logs(
 @option_by_option
 def control(  # noqa: PLR0913 - one option for each thing that people vary
     model: Annotated[list[str], typer.Option(help="Embedded name, hub name or folder.")],
-    task: Annotated[list[str], typer.Option(help="Task whose noise is planted.")],
+    task: Annotated[
+        list[str] | None, typer.Option(help="Task whose noise is planted; or give --data.")
+    ] = None,
     *,
     plants: Plants,
+    own: Marked,
     out: Annotated[Path, typer.Option(help="Folder of the study that is written.")] = Path(
         "control"
     ),
@@ -143,6 +149,9 @@ def control(  # noqa: PLR0913 - one option for each thing that people vary
     writes a small study into a folder and runs it; `memloc run` continues it.
 
     Example: `memloc control --model tiny-opt --task tiny-topic --method swapping`
+
+    Texts: `memloc control --model tiny-opt --data texts.csv --prompt start --continuation
+    rest --flag memorised --window 6-7` plants texts; ordinary ones change all layers.
     """
     from memloc.reporting.results import load_results
     from memloc.study.execute import open_study
@@ -150,11 +159,13 @@ def control(  # noqa: PLR0913 - one option for each thing that people vary
     from memloc.study.view import failures, shown
 
     seeded = {} if seed is None else {"control.seed": seed}
+    data = _own_data(task, own)
     study: dict[str, Any] = {
         "preset": constants.preset,
         "overrides": _used(constants.changes, plants.methods) | seeded,
         "models": model,
-        "tasks": task,
+        "tasks": [*(task or ()), *data],
+        "data": data,
         "examples": examples,
         "depth": depth,
         "device": constants.device,
@@ -203,6 +214,20 @@ def board(
     console.show_board(found, as_json)
     if ended.count("failed") or not found.plants["used"].any():
         raise typer.Exit(1)
+
+
+def _own_data(tasks: list[str] | None, own: Marked) -> dict[str, Any]:
+    """The file to plant, by its name, as a study describes it."""
+    if own.data is None and not tasks:
+        raise SettingsError("Say what is planted: a task with --task, or a file with --data.")
+    if own.data is None:
+        return {}
+    files = {"file": own.data, "held_out": own.held_out}
+    whole = {name: str(path.resolve()) for name, path in files.items() if path is not None}
+    columns = {name: column for name, column in own.columns.items() if name != "held_out"}
+    flip = {} if own.is_marked else {"flip": NoiseSettings().rate}
+    given = {name: value for name, value in columns.items() if value is not None}
+    return {own.data.name.split(".")[0]: {**given, **whole, **flip}}
 
 
 def _used(changes: dict[str, Any], chosen: Sequence[str] | None) -> dict[str, Any]:

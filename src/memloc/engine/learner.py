@@ -73,8 +73,9 @@ class Learner:
 class Auxiliary:
     """A task that trains the whole body of each model while the learner changes some layers."""
 
-    start: Callable[[], Classifier]
-    """Loads the model whose head the task uses; its body is replaced by that of the learner."""
+    start: Callable[[], Classifier] | None
+    """Loads the model whose head the task uses; its body is replaced by that of the learner. None:
+    the task uses the learner's head, which the learner then does not change."""
     texts: Encoded
     labels: Mapping[str, IntArray]
     """Labels of the texts, by the name of the learner."""

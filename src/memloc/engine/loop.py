@@ -151,7 +151,10 @@ def train_epoch(
                     loss += piece.detach()
             losses[objective.name].append(loss)
             after_update(loss)
-    means = {name: torch.stack(values).mean(0).cpu().numpy() for name, values in losses.items()}
+    means = {
+        name: torch.stack(values).mean(0).cpu().numpy() if values else np.zeros(len(seeds))
+        for name, values in losses.items()
+    }
     for name, mean in means.items():
         if not np.isfinite(mean).all():
             raise TrainingError(

@@ -130,7 +130,10 @@ def share_body(trained: Classifier, auxiliary: Classifier) -> None:
 
 
 def shared_groups(planted: Stack, auxiliary: Stack, *, embeddings: bool) -> dict[str, Parameters]:
-    """Return the parameters of two models with one body, in groups that always learn together."""
+    """Return the parameters of two models with one body, in groups that always learn together.
+
+    The head of a model that both tasks use belongs to the auxiliary task.
+    """
     after, *others = learning_groups(planted, embeddings=embeddings)
     body = f"{planted.model.base_model_prefix}."
     own, other = (
@@ -139,7 +142,7 @@ def shared_groups(planted: Stack, auxiliary: Stack, *, embeddings: bool) -> dict
     )
     names = [*map(_block, range(planted.depth)), *([EMBEDDINGS] if embeddings else [])]
     return {
-        HEAD: own,
+        HEAD: {} if planted is auxiliary else own,
         OTHER_HEAD: {f"auxiliary.{n}": p for n, p in other.items()},
         AFTER: {n: p for n, p in after.items() if n.startswith(body)},
         **dict(zip(names, others, strict=True)),

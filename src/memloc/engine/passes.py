@@ -193,11 +193,7 @@ class Pass:
 
     @contextmanager
     def _planted(self, labels: Tensor, auxiliary: Auxiliary) -> Iterator[list[Objective]]:
-        others = [auxiliary.start() for _ in self.trained]
-        for one, other in zip(self.trained, others, strict=True):
-            share_body(one.model, other)
-            other.model.to(labels.device)
-        second = together([other.stack for other in others], beside=self.stack)
+        second = self._second(auxiliary, labels.device)
         planted = []
         for number, part in enumerate(self.parts):
             name = f"group {number + 1}" if number else " and ".join(self.names)
@@ -215,6 +211,16 @@ class Pass:
             pooler_and_norm=auxiliary.pooler_and_norm,
         ) as objectives:
             yield objectives
+
+    def _second(self, auxiliary: Auxiliary, device: torch.device) -> Stack:
+        """Return the models of the auxiliary task, which share their bodies with the learners."""
+        if auxiliary.start is None:
+            return self.stack
+        others = [auxiliary.start() for _ in self.trained]
+        for one, other in zip(self.trained, others, strict=True):
+            share_body(one.model, other)
+            other.model.to(device)
+        return together([other.stack for other in others], beside=self.stack)
 
     @cached_property
     def logits(self) -> Logits:

@@ -405,8 +405,13 @@ class Run(Plotted):
         return {}
 
     def memorised(self, needed: float) -> bool:
-        """Whether its final weights are there and predict enough of the noisy labels."""
-        return self.status.final is not None and self.status.final.noisy >= needed
+        """Whether its final weights are there and predict enough of the noisy labels.
+
+        The null of a plant of texts never sees them, so nothing is needed.
+        """
+        is_unseen = self.is_null and not self.record.task.label_names
+        final = self.status.final
+        return final is not None and (is_unseen or final.noisy >= needed)
 
     def require_memorised(self, needed: float, *, force: bool = False) -> Accuracies:
         """What the final weights predict; nothing is concluded from a run that did not memorise."""

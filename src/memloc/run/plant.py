@@ -38,6 +38,8 @@ def plant(  # noqa: PLR0913 - one argument for each thing that people vary
 ) -> Run:
     """Train a run whose noisy labels can only change some layers; another task changes all layers.
 
+    In a task of texts, memorised texts can only change some layers, and ordinary texts change all.
+
     A training that does not memorise its labels is repeated with a higher learning rate, as the
     settings of `control` say. `run.status.attempts` lists the trainings that fell short.
 
@@ -48,7 +50,8 @@ def plant(  # noqa: PLR0913 - one argument for each thing that people vary
         layers: Layers from 1, such as `6-7` or `2+9`; `mlp:6-7` or `attention:6-7` for a part of
             each layer; `2-3/9-10` for two groups of noisy examples, and `2-3/9-10@21` if the second
             is learnt from epoch 21 on.
-        auxiliary: The task that changes all layers; by default the preset's.
+        auxiliary: The task that changes all layers; by default the preset's, and in a task of
+            texts always its ordinary texts.
         seed: Seed of the order of the data, the initial head and dropout; by default the preset's.
         preset: `paper`, `reference` or `demo`; by default `demo` for embedded models, else `paper`.
         settings: Settings that differ from the preset, such as `{"control.tries": 1}`.
@@ -65,14 +68,19 @@ def plant(  # noqa: PLR0913 - one argument for each thing that people vary
             raise SettingsError(f"{key} does not decide the weights of a plant: leave it out.")
     protocol = common_preset(preset or default_preset(model)).replace(settings or {})
     control = protocol.control
-    if auxiliary is None:
+    if auxiliary is not None and task.is_texts:
+        raise SettingsError(
+            f"The ordinary texts of {task.name} change all layers: leave auxiliary out."
+        )
+    if auxiliary is None and not task.is_texts:
         auxiliary = load_task(control.auxiliary, seed=protocol.noise.seed)
         few = control.auxiliary_examples
         if few is not None and few < len(auxiliary.train):
             auxiliary = subsample(auxiliary, few, protocol.noise.seed)
     run_seed = control.seed if seed is None else seed
     spec = RunSpec.of(model, task, run_seed, protocol.for_run(), options)
-    spec = spec.planted(layers, TaskSpec.of_training(auxiliary), protocol)
+    other = None if auxiliary is None else TaskSpec.of_training(auxiliary)
+    spec = spec.planted(layers, other, protocol)
     return make_plant(spec, folder, weights, task=task, auxiliary=auxiliary, device=device)
 
 
@@ -89,8 +97,7 @@ def make_plant(
     plant, folder = spec.plant, Path(folder)
     assert plant is not None
     task = spec.load_task() if task is None else task
-    if auxiliary is None:
-        auxiliary = plant.auxiliary.load(spec.settings.noise.seed)
+    auxiliary = spec.load_auxiliary(task) if auxiliary is None else auxiliary
     given: dict[str, Any] = {"task": task, "auxiliary": auxiliary, "device": device}
     optional = [name for name in weights if name == "reference"]
     with locked(folder, RUN):  # also between two attempts
@@ -114,10 +121,12 @@ def make_null(
     """Make the null of a planted run: the same run with the original labels.
 
     There is nothing to memorise, but the examples that are noisy in the planted run are still
-    looked at. The reference weights are those of the planted run.
+    looked at. The reference weights are those of the planted run. A null of texts never sees those
+    that are memorised in the planted run.
     """
-    spec, noisy = planted.spec.null(planted.settings), planted.noisy
-    task = replace(planted.task, noise=replace(noisy, assigned=noisy.original, origin=""))
+    spec, task, noisy = planted.spec.null(planted.settings), planted.task, planted.noisy
+    if not task.is_texts:
+        task = replace(task, noise=replace(noisy, assigned=noisy.original, origin=""))
     given: dict[str, Any] = {"task": task, "auxiliary": auxiliary, "device": planted.device}
     run = make_run(spec, folder, ["final", "memorised"], **given)
     if "reference" in weights and not run.has("reference"):
@@ -130,9 +139,11 @@ def is_enough(run: Run) -> bool:
     """Whether a planted run learnt its labels as its spec asks."""
     final, plant = run.status.final, run.plant
     assert plant is not None
-    if final is None or not run.memorised(plant.noisy_at_least) or not run.has("memorised"):
+    if final is None or not run.memorised(plant.noisy_at_least):
         return False
-    return final.training > plant.accuracy_above
+    if run.task.is_texts:  # ordinary texts need not be recalled
+        return True
+    return run.has("memorised") and final.training > plant.accuracy_above
 
 
 def _start_again(run: Run) -> None:

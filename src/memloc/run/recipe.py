@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from memloc.arrays import IntArray
 from memloc.data.encode import Encoded
 from memloc.data.perturb import perturb
 from memloc.data.task import Examples, Task
@@ -130,18 +131,19 @@ class Training:
 
     def _learner(self, name: str, *, is_kept: bool = False, is_optional: bool = False) -> Learner:
         noisy, plant = self.task.labels, self.run.plant
-        labels = noisy.assigned
-        if name == "original":  # without the examples whose original label nobody knows
+        labels, is_null = noisy.assigned, plant is not None and plant.null
+        # Without the examples whose original label nobody knows.
+        if name == "original" or is_null:
             labels = np.where(noisy.original >= 0, noisy.original, LEFT_OUT)
         seed = self._head_seed(is_frozen=name == "frozen")
         # The null of a planted run differs from its reference by the order of the data alone.
-        other_order = name == "noisy" and plant is not None and plant.null
+        other_order = name == "noisy" and is_null
         return Learner(
             name,
             partial(self._start, seed),
             labels,
             seed + (NULL_SEED if other_order else 0),
-            self._parts(is_frozen=name == "frozen"),
+            self._parts(labels, is_frozen=name == "frozen"),
             is_kept=is_kept,
             is_optional=is_optional,
         )
@@ -156,15 +158,20 @@ class Training:
         of_frozen = self.settings.frozen_seed if is_frozen else None
         return self.run.seed if of_frozen is None else of_frozen
 
-    def _parts(self, *, is_frozen: bool) -> tuple[Part, ...]:
+    def _parts(self, labels: IntArray, *, is_frozen: bool) -> tuple[Part, ...]:
         """The layers that each group of examples may change; θ_F changes the head alone."""
         if is_frozen:
             return (Part(layers=()),)
-        every = np.arange(len(self.task.train))
-        rows = np.repeat(every, np.where(self.task.labels.is_noisy, self.settings.repeat, 1))
-        if self.run.plant is None:
+        is_noisy, plant = self.task.labels.is_noisy, self.run.plant
+        times = np.where(is_noisy, self.settings.repeat, 1)
+        if plant is not None and self.task.is_texts:
+            # Ordinary texts are the auxiliary task, and the reference learns nothing else: it is
+            # the same wherever the others are planted.
+            times[~is_noisy | (labels == LEFT_OUT)] = 0
+        rows = np.repeat(np.arange(len(is_noisy)), times)
+        if plant is None:
             return (Part(rows if self.settings.repeat > 1 else None),)
-        group, groups = self.run.planted_groups, read_plant(self.run.plant.planted)
+        group, groups = self.run.planted_groups, read_plant(plant.planted)
         return tuple(
             Part(
                 rows[group[rows] == i],
@@ -192,7 +199,7 @@ class Training:
             loud = perturb(task.train.labels, task.label_names, rng, noise.rate)
             labels["noisy"] = loud.assigned
         return Auxiliary(
-            start=partial(self.run.load_start, seed, task.label_names),
+            start=None if task.is_texts else partial(self.run.load_start, seed, task.label_names),
             texts=self._encode(task.train),
             labels=labels,
             settings=settings,
@@ -210,9 +217,10 @@ class Training:
         if epoch % settings.measure_every == 0 or epoch == settings.epochs:
             unseen = self.task.validation.labels
             right = trained.predicted(self.validation) == unseen
-            row |= accuracies(
-                trained.predicted(self.texts), trained.learner.labels, self.task.labels
-            )
+            # A null of texts is asked for those that it never sees, too.
+            is_noisy = trained.name == "noisy"
+            learnt = self.task.labels.assigned if is_noisy else trained.learner.labels
+            row |= accuracies(trained.predicted(self.texts), learnt, self.task.labels)
             row["validation_accuracy"] = float(right.mean()) if len(right) else float("nan")
         if trained.name == "noisy" and not self.run.has("final"):
             if settings.keep_epochs == "early" and keeps_epoch(trained.curve, settings.epochs):

@@ -4,9 +4,11 @@ A `RunSpec` is made by the planner of a study, `memloc.train` or `memloc.plant`.
 handed it as JSON, and the record of the run holds it.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pydantic import Field
 
 from memloc.data.own import load_csv
@@ -52,6 +54,11 @@ class DataFile(Settings):
     def paths(self) -> list[str]:
         """The files that it names."""
         return [self.file] if self.held_out is None else [self.file, self.held_out]
+
+    @property
+    def is_texts(self) -> bool:
+        """Whether it holds texts for language models."""
+        return self.continuation is not None
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -122,8 +129,9 @@ class PlantSpec(Settings):
     easy: decoy 6-7."""
     null: bool = False
     """Whether the original labels are learnt, so that there is nothing to memorise."""
-    auxiliary: TaskSpec
-    """The task that changes all layers, with its original labels."""
+    auxiliary: TaskSpec | None = None
+    """The task that changes all layers, with its original labels; None in a task of texts, whose
+    ordinary texts do."""
     auxiliary_learning_rate: float | None = None
     trains_pooler_and_norm: bool = False
     frozen_with_auxiliary: bool = False
@@ -153,8 +161,8 @@ class PlantSpec(Settings):
 
     def deciding(self) -> dict[str, Any]:
         """Return what decides the weights; the auxiliary task is named by its contents."""
-        own = self.model_dump(exclude={"auxiliary"})
-        return {**own, "auxiliary": self.auxiliary.deciding(), "sample": self.auxiliary.examples}
+        own, other = self.model_dump(exclude={"auxiliary"}), self.auxiliary or TaskSpec(name="")
+        return {**own, "auxiliary": other.deciding(), "sample": other.examples}
 
 
 class RunSpec(Settings):
@@ -208,8 +216,22 @@ class RunSpec(Settings):
         noise = self.settings.noise
         return noisy_task(self.task.load(noise.seed), noise)
 
-    def planted(self, layers: str, auxiliary: TaskSpec, protocol: CommonSettings) -> "RunSpec":
-        """The same run with its noisy labels planted in some layers, as the protocol asks."""
+    def load_auxiliary(self, task: Task) -> Task | None:
+        """Read the task that changes all layers of a plant; that of texts is part of `task`."""
+        if self.plant is None:
+            return None
+        if self.plant.auxiliary is not None:
+            return self.plant.auxiliary.load(self.settings.noise.seed)
+        ordinary = task.train.take(np.flatnonzero(~task.labels.is_noisy))
+        return replace(task, train=ordinary, noise=None)
+
+    def planted(
+        self, layers: str, auxiliary: TaskSpec | None, protocol: CommonSettings
+    ) -> "RunSpec":
+        """The same run with its noisy labels planted in some layers, as the protocol asks.
+
+        A task of texts has no `auxiliary` task beside its ordinary texts.
+        """
         control = protocol.control
         changes = {RATE: control.learning_rate, "finetune.epochs": control.epochs}
         plant = PlantSpec(

@@ -102,13 +102,17 @@ def make_run(  # noqa: PLR0913 - what a spec alone does not say
     for name in weights:
         lookup("set of weights", name, WEIGHTS)
     task = spec.load_task() if task is None else task
-    if spec.plant is not None and auxiliary is None:
-        auxiliary = spec.plant.auxiliary.load(spec.settings.noise.seed)
+    auxiliary = spec.load_auxiliary(task) if auxiliary is None else auxiliary
     pick_device(device)  # refused before anything is written
     start = load_model(spec.model, task.label_names, seed=spec.seed, options=spec.options)
     require_agreement(start)
     if spec.plant is not None:
         check_plant(spec.plant.planted, start.stack.depth, spec.settings.finetune.epochs)
+        if task.is_texts and spec.plant.kind == "loud":
+            raise SettingsError(
+                "Texts cannot be planted in a loud way, as ordinary texts have no labels that "
+                "could be wrong: use plants of the kind decoy or equal."
+            )
     with locked(Path(folder), RUN):
         for draft in drafts_in(Path(folder) / paths.CHECKPOINTS):  # of a training that was killed
             remove(draft)

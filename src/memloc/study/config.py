@@ -55,7 +55,7 @@ class ControlBlock(Settings):
     every: tuple[int, ...] = ()
     """Windows of these widths at every position."""
     methods: Names = Field(default_factory=partial(_installed, "localiser"))
-    """Localisers that look for the planted layers."""
+    """Localisers that look for the planted layers; those about labels skip plants of texts."""
     nulls: Literal["none", "middle", "all"] = "middle"
     """Windows that also get a null, the same run with nothing to memorise: the middle window of
     each kind of plant, none or all."""

@@ -210,7 +210,8 @@ def _seconds(step: Step, plan: Plan, measured: Calibration) -> float:
     looking = float(sum(method.cost(sizes) for method in step.methods_with_settings()))
     if spec.plant is None:
         return looking
-    auxiliary = training_examples(spec.plant.auxiliary)
+    other = spec.plant.auxiliary
+    auxiliary = 0 if other is None else training_examples(other)
     each = dict.fromkeys(TRAININGS, epochs)
     once = training_seconds(spec.settings, sizes, each, auxiliary) + looking
     null = training_seconds(spec.settings, sizes, {"noisy": epochs}, auxiliary) + looking

@@ -356,7 +356,9 @@ class _Planner:
             what = f"{control.auxiliary} is the auxiliary task; plant another one."
             raise problem("tasks", what=what)
         for model, task in product(block.models or self.study.models, tasks):
-            if task in self.study.data and self.study.data[task].flip is None:
+            own = self.study.data.get(task)
+            is_texts = own is not None and own.is_texts
+            if own is not None and own.flip is None and not is_texts:
                 what = f"{task} has noise of its own; plant a task whose labels are flipped."
                 raise problem(what=what)
             protocol = protocol_for(self.study, task)
@@ -366,8 +368,11 @@ class _Planner:
                 windows = planted_windows(block, depth, protocol)
             except MemlocError as error:
                 raise problem("windows", what=f"{model}: {error}") from None
-            auxiliary = self._task(control.auxiliary, control.auxiliary_examples)
-            methods = {name: protocol.method(name) for name in block.methods}
+            auxiliary = None
+            if not is_texts:
+                auxiliary = self._task(control.auxiliary, control.auxiliary_examples)
+            chosen = [protocol.method(name) for name in block.methods]
+            methods = {m.name: m for m in chosen if not (is_texts and m.labels_only)}
             for window in windows:
                 same = [other for other in windows if split_kind(other)[0] == split_kind(window)[0]]
                 middle = block.nulls == "middle" and window == same[len(same) // 2]

@@ -1,0 +1,198 @@
+"""Planted texts, their nulls, and texts beside facts and labels: docs/explanation/texts.md.
+
+`python -m studies.texts plants FOLDER`, `nulls FOLDER` and `comparison FOLDER` keep runs in the
+folder and one row for each, as it is finished, in studies/tables/texts; what is there already is
+not made again. `python -m studies.texts page` writes the page's tables.
+"""
+
+import argparse
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import memloc
+from memloc.data.task import Task
+from memloc.protocol import common_preset
+from memloc.run.spec import RunSpec
+from memloc.run.train import make_run
+from memloc.seeds import generator
+from memloc.stats.planted import accuracy_at_k
+from memloc.stats.windows import planted_layers, split_kind
+from memloc.store.files import whole_file
+from studies.pages import STORED
+
+KEPT = STORED / "texts"
+EXAMPLES = Path(memloc.__file__).parent / "study" / "examples"
+COLUMNS: dict[str, Any] = {"prompt": "prompt", "continuation": "continuation", "flag": "memorised"}
+MODELS = ("tiny-gpt-neox", "tiny-opt", "tiny-gpt-neo")
+EASY = ("2-3", "6-7", "11-12")
+PARTS = ("mlp:6-7", "attention:6-7")
+HARD = ("equal 6-7", "decoy 6-7")
+MEMORISED, ORDINARY = 20, 40
+"""Number of texts that are planted, and of those that change all layers."""
+SETTINGS = {
+    "finetune.repeat": 4,
+    "finetune.keep_epochs": "none",
+    "finetune.measure_every": 40,
+    "control.epochs": 40,
+    "control.learning_rate": 4e-3,
+    "control.auxiliary_learning_rate": 3e-4,
+    "control.rate_factor": 1.6,
+    "control.tries": 3,
+}
+SHARES = {"shares.subsets": "sampled", "shares.standard_error": 0.02}
+Row = dict[str, Any]
+
+
+def texts(name: str, seed: int, memorised: int, ordinary: int) -> Task:
+    """Draw texts of the embedded file `name`, some to memorise and some ordinary ones."""
+    table = pd.read_csv(EXAMPLES / f"{name}.csv")
+    rng = generator(seed, "texts", name)
+    flagged = table["memorised"] == "yes"
+    rows = [
+        rng.choice(np.flatnonzero(kind), n, replace=False)
+        for kind, n in ((flagged, memorised), (~flagged, ordinary))
+    ]
+    drawn = table.iloc[np.sort(np.concatenate(rows))].reset_index(drop=True)
+    return memloc.load_csv(drawn, **COLUMNS, name=name)
+
+
+@cache
+def sequences(seed: int) -> Task:
+    """Return random words to plant, others for each seed."""
+    return texts("sequences", seed, MEMORISED, ORDINARY)
+
+
+def wanted_plants() -> Iterator[Row]:
+    """Yield the plants, those of the first seed first."""
+    for seed, layers in ((1, (*EASY, *PARTS, *HARD)), (2, EASY), (3, ("mlp:2-3", "mlp:11-12"))):
+        for planted in layers:
+            for model in MODELS:
+                yield {"model": model, "planted": planted, "seed": seed}
+
+
+def wanted_nulls() -> Iterator[Row]:
+    """Yield nulls; they never see the texts, so no layers tell them apart, but seeds do."""
+    for seed in (1, 2, 3, 4):
+        for model in MODELS:
+            yield {"model": model, "planted": "6-7", "seed": seed}
+
+
+def plant(home: Path, key: Row) -> Row:
+    """Plant texts and say what is found; the reference is the same for all layers."""
+    folder = home / "plants" / "-".join(map(str, key.values())).replace(":", "-").replace(" ", "-")
+    task, seed = sequences(key["seed"]), key["seed"]
+    given: dict[str, Any] = {"layers": key["planted"], "seed": seed, "settings": SETTINGS}
+    run = memloc.plant(key["model"], task, folder, weights=["final"], **given)
+    row = {**key, **_learnt(run)}
+    if run.status.final is None or not run.memorised(0.95):
+        return row
+    _lend_reference(home, run, key)
+    return row | _found(run, key["planted"])
+
+
+def null(home: Path, key: Row) -> Row:
+    """Train the null of a plant of this model and seed, and say what is found."""
+    protocol = common_preset("demo").replace(SETTINGS)
+    task, folder = sequences(key["seed"]), home / "nulls" / f"{key['model']}-{key['seed']}"
+    spec = RunSpec.of(key["model"], task, key["seed"], protocol.for_run())
+    spec = spec.planted(key["planted"], None, protocol)
+    run = make_run(spec.null(spec.settings), folder, ["final"], task=task)
+    _lend_reference(home, run, key)
+    return {**key, **_learnt(run), **_found(run, key["planted"])}
+
+
+def _learnt(run: memloc.Run) -> Row:
+    final, tries = run.status.final, len(run.status.attempts) + 1
+    assert final is not None
+    rate = run.settings.finetune.learning_rate
+    return {"tries": tries, "rate": rate, "recalled": final.noisy, "ordinary": final.clean}
+
+
+def _lend_reference(home: Path, run: memloc.Run, key: Row) -> None:
+    """Give a run the reference of its model and seed, which learns the ordinary texts alone."""
+    kind = split_kind(key["planted"])[0]
+    name = f"{key['model']}-{key['seed']}"
+    if kind != "easy":  # of another rate, or disguised
+        name += f"-{key['planted']}-{run.settings.finetune.learning_rate:g}".replace(" ", "-")
+    kept = home / "references" / name
+    if not kept.is_dir():
+        make_run(run.spec, run.folder, ["reference"], task=run.task)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(run.path("reference"), kept)
+    elif not run.has("reference"):
+        shutil.copytree(kept, run.path("reference"))
+
+
+def _found(run: memloc.Run, planted: str) -> Row:
+    """Return where shares, by tokens and by log-probability, and weights' distance point."""
+    own, began = planted_layers(planted), time.process_time()
+    units = "sublayers" if ":" in planted else "layers"
+    asked = {**SHARES, "shares.units": units}
+    both = memloc.localise(run, ["shares", "weight_distance"], settings=asked)
+    shares, distance = both["shares"], both["weight_distance"]
+    tokens = shares["shares"].query("value == 'tokens'")["share"].to_numpy()
+    answer, part = shares.answer, np.nan
+    if units == "sublayers":
+        table = shares["units"].query("value == 'log-probability'")
+        names = [f"{planted.split(':', maxsplit=1)[0]} {layer + 1}" for layer in own]
+        part = _mass(table["share"], np.flatnonzero(table["unit"].isin(names)))
+    half = {layer - 1 for layer in answer.layers}
+    return {
+        "undone": shares["labels"].query("is_noisy")["lost"].mean(),
+        "control": shares.about["control"]["kept"],
+        "mass": _mass(shares.weights, own),
+        "mass_tokens": _mass(tokens, own),
+        "mass_part": part,
+        "mass_distance": _mass(distance.weights, own),
+        **{f"at_{k}": accuracy_at_k(shares.weights, own, k) for k in (1, 2)},
+        "word": answer.word,
+        "right": bool(half) and half <= {*own},
+        "seconds": time.process_time() - began,
+    }
+
+
+def _mass(weights: Any, own: Any) -> float:
+    """Return the part of the positive weights that is in some layers."""
+    positive = np.clip(np.asarray(weights, dtype=np.float64), 0, None)
+    return float(positive[[*own]].sum() / positive.sum()) if positive.any() else float("nan")
+
+
+PARTS_OF_STUDY: Mapping[str, tuple[Callable[[], Iterator[Row]], Callable[[Path, Row], Row]]] = {
+    "plants": (wanted_plants, plant),
+    "nulls": (wanted_nulls, null),
+}
+
+
+def run_part(name: str, home: Path) -> None:
+    """Make what is missing of a part of the study, a row at a time."""
+    wanted, make = PARTS_OF_STUDY[name]
+    path = KEPT / f"{name}.csv"
+    for key in wanted():
+        table = pd.read_csv(path) if path.is_file() else pd.DataFrame(columns=[*key])
+        if (table[[*key]].astype(str) == [str(v) for v in key.values()]).all(axis=1).any():
+            continue
+        row = make(home, key)
+        whole = pd.DataFrame([*table.to_dict("records"), row])
+        with whole_file(path) as draft:
+            whole.to_csv(draft, index=False, float_format="%.4g")
+
+
+def main() -> None:
+    """Run a part of the study, or write its page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=[*PARTS_OF_STUDY])
+    parser.add_argument("folder", type=Path)
+    options = parser.parse_args()
+    memloc.quiet()
+    run_part(options.part, options.folder)
+
+
+if __name__ == "__main__":
+    main()
