@@ -21,7 +21,6 @@ from memloc.cli.options import (
 )
 from memloc.errors import SettingsError
 from memloc.progress import bars, say
-from memloc.protocol import NoiseSettings
 from memloc.store import paths
 
 StudyFolder = Annotated[Path, typer.Argument(help="Folder with a study.yaml.")]
@@ -218,6 +217,8 @@ def board(
 
 def _own_data(tasks: list[str] | None, own: Marked) -> dict[str, Any]:
     """The file to plant, by its name, as a study describes it."""
+    from memloc.protocol import NoiseSettings
+
     if own.data is None and not tasks:
         raise SettingsError("Say what is planted: a task with --task, or a file with --data.")
     if own.data is None:
