@@ -230,7 +230,7 @@ class RunSpec(Settings):
     ) -> "RunSpec":
         """The same run with its noisy labels planted in some layers, as the protocol asks.
 
-        A task of texts has no `auxiliary` task beside its ordinary texts.
+        The ordinary texts of a task of texts are its `auxiliary` task.
         """
         control = protocol.control
         changes = {RATE: control.learning_rate, "finetune.epochs": control.epochs}
