@@ -123,12 +123,15 @@ def logs(
     say(read_log(study, step).removesuffix("\n"))
 
 
+PlantedTask = Annotated[
+    list[str] | None, typer.Option(help="Task whose noise is planted; or give --data.")
+]
+
+
 @option_by_option
 def control(  # noqa: PLR0913 - one option for each thing that people vary
     model: Annotated[list[str], typer.Option(help="Embedded name, hub name or folder.")],
-    task: Annotated[
-        list[str] | None, typer.Option(help="Task whose noise is planted; or give --data.")
-    ] = None,
+    task: PlantedTask = None,
     *,
     plants: Plants,
     own: Marked,
