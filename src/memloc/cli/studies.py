@@ -1,10 +1,10 @@
 """Studies: many runs from one file, and what comes of them."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,10 @@ from memloc.cli.options import (
 from memloc.errors import SettingsError
 from memloc.progress import bars, say
 from memloc.store import paths
+
+if TYPE_CHECKING:
+    from memloc.reporting.results import Results
+    from memloc.study.execute import Execution
 
 StudyFolder = Annotated[Path, typer.Argument(help="Folder with a study.yaml.")]
 Jobs = Annotated[int | None, typer.Option(help="Steps at the same time. Default: one per core.")]
@@ -155,10 +159,8 @@ def control(  # noqa: PLR0913 - one option for each thing that people vary
     Texts: `memloc control --model tiny-opt --data texts.csv --prompt start --continuation
     rest --flag memorised --window 6-7` plants texts; ordinary ones change all layers.
     """
-    from memloc.reporting.results import load_results
     from memloc.study.execute import open_study
     from memloc.study.plan import control_plan
-    from memloc.study.view import failures, shown
 
     seeded = {} if seed is None else {"control.seed": seed}
     data = _own_data(task, own)
@@ -173,15 +175,8 @@ def control(  # noqa: PLR0913 - one option for each thing that people vary
         "device": constants.device,
         "data_folder": None if data_folder is None else str(data_folder.resolve()),
     }
-    plan = control_plan(out, study, asdict(plants))
-    with shown() as watch:
-        ended = open_study(plan).run(watch)
-    for sentence in failures(ended):
-        say(sentence, sys.stderr)
-    found = load_results(out)
-    console.show_control(found, as_json)
-    if ended.count("failed") or not found.plants["used"].any():
-        raise typer.Exit(1)
+    opened = open_study(control_plan(out, study, asdict(plants)))
+    _plant_and_show(opened, out, console.show_control, as_json)
 
 
 def board(
@@ -200,20 +195,29 @@ def board(
 
     Example: `memloc board --method my_package.method:MyMethod --small`
     """
-    from memloc.reporting.results import load_results
     from memloc.study.board import board_plan
     from memloc.study.execute import open_study
-    from memloc.study.view import failures, plan_sentences, shown
+    from memloc.study.view import plan_sentences
 
     study = open_study(board_plan(out, method or (), small=small), jobs=jobs)
     for sentence in plan_sentences(study):
         say(sentence, sys.stderr)
+    _plant_and_show(study, out, console.show_board, as_json)
+
+
+def _plant_and_show(
+    opened: "Execution", out: Path, show: Callable[["Results", bool], None], as_json: bool
+) -> None:
+    """Run a study of plants and show what methods found; code 1 if a step failed or none can."""
+    from memloc.reporting.results import load_results
+    from memloc.study.view import failures, shown
+
     with shown() as watch:
-        ended = study.run(watch)
+        ended = opened.run(watch)
     for sentence in failures(ended):
         say(sentence, sys.stderr)
     found = load_results(out)
-    console.show_board(found, as_json)
+    show(found, as_json)
     if ended.count("failed") or not found.plants["used"].any():
         raise typer.Exit(1)
 
