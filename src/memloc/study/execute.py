@@ -243,11 +243,15 @@ class Execution:
         return self
 
     def _to_do(self) -> list[str]:
-        """The steps to be done, the most urgent first: those on which most depends."""
+        """The steps to be done, the most urgent first: those on which most depends.
+
+        Plants stay in the plan's order, so that what is finished of them is balanced at any time.
+        """
         again = {"missing", "stale", "failed"} if self.retry else {"missing", "stale"}
         found = [n for n in self.plan.steps if n in self.chosen and self.states[n].name in again]
         urgent = urgency(self.plan, self.estimate.seconds)
-        return sorted(found, key=lambda name: -urgent[name])
+        is_plant = {name: self.plan.steps[name].kind == "plant" for name in found}
+        return sorted(found, key=lambda name: 0.0 if is_plant[name] else -urgent[name])
 
     def _ready(self) -> Iterator[Step]:
         """Yield the steps that can begin, as long as the executor has room."""

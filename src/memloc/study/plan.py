@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from itertools import product
+from itertools import product, zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -355,29 +355,38 @@ class _Planner:
         if control.auxiliary in tasks or not tasks:
             what = f"{control.auxiliary} is the auxiliary task; plant another one."
             raise problem("tasks", what=what)
-        for model, task in product(block.models or self.study.models, tasks):
-            own = self.study.data.get(task)
-            is_texts = own is not None and own.is_texts
-            if own is not None and own.flip is None and not is_texts:
-                what = f"{task} has noise of its own; plant a task whose labels are flipped."
-                raise problem(what=what)
-            protocol = protocol_for(self.study, task)
-            spec, folder = self._spec(task, model, control.seed, protocol)
-            try:
-                depth = shape_of(spec.model, spec.depth).depth
-                windows = planted_windows(block, depth, protocol)
-            except MemlocError as error:
-                raise problem("windows", what=f"{model}: {error}") from None
-            auxiliary = None
-            if not is_texts:
-                auxiliary = self._task(control.auxiliary, control.auxiliary_examples)
-            chosen = [protocol.method(name) for name in block.methods]
-            methods = {m.name: m for m in chosen if not (is_texts and m.labels_only)}
-            for window in windows:
-                same = [other for other in windows if split_kind(other)[0] == split_kind(window)[0]]
-                middle = block.nulls == "middle" and window == same[len(same) // 2]
-                planted = spec.planted(window, auxiliary, protocol)
-                yield self._plant(planted, folder, methods, null=middle or block.nulls == "all")
+        pairs = product(block.models or self.study.models, tasks)
+        rows = [list(self._plants_of(block, *pair)) for pair in pairs]
+        # Each pair begins with another plant: what is finished has all models, tasks and kinds.
+        turned = [row[i % len(row) :] + row[: i % len(row)] for i, row in enumerate(rows)]
+        for column in zip_longest(*turned):
+            yield from (step for step in column if step is not None)
+
+    def _plants_of(self, block: ControlBlock, model: str, task: str) -> Iterator[Step]:
+        """Yield the plants of one model and task, in the order of the windows."""
+        control, problem = self.protocol.control, partial(self.file.problem, "control")
+        own = self.study.data.get(task)
+        is_texts = own is not None and own.is_texts
+        if own is not None and own.flip is None and not is_texts:
+            what = f"{task} has noise of its own; plant a task whose labels are flipped."
+            raise problem(what=what)
+        protocol = protocol_for(self.study, task)
+        spec, folder = self._spec(task, model, control.seed, protocol)
+        try:
+            depth = shape_of(spec.model, spec.depth).depth
+            windows = planted_windows(block, depth, protocol)
+        except MemlocError as error:
+            raise problem("windows", what=f"{model}: {error}") from None
+        auxiliary = None
+        if not is_texts:
+            auxiliary = self._task(control.auxiliary, control.auxiliary_examples)
+        chosen = [protocol.method(name) for name in block.methods]
+        methods = {m.name: m for m in chosen if not (is_texts and m.labels_only)}
+        for window in windows:
+            same = [other for other in windows if split_kind(other)[0] == split_kind(window)[0]]
+            middle = block.nulls == "middle" and window == same[len(same) // 2]
+            planted = spec.planted(window, auxiliary, protocol)
+            yield self._plant(planted, folder, methods, null=middle or block.nulls == "all")
 
     def _plant(self, spec: RunSpec, run: str, methods: Methods, *, null: bool) -> Step:
         assert spec.plant is not None
