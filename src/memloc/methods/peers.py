@@ -1,10 +1,7 @@
 """Localisers of other people's papers, per layer, to be compared on planted layers.
 
 They were written from the papers. Each asks how the log-probability of the noisy examples' assigned
-labels depends on a layer. Two are left out. Integrated gradients (Sundararajan et al. 2017) between
-two states of a layer sum to the difference of the outputs (completeness), so summed over a layer
-they are activation patching. Masks of neurons (Hard Concrete and Slimming, Chang et al. 2024) say
-which neurons are needed and nothing of a layer as a whole.
+labels depends on a layer.
 """
 
 from abc import abstractmethod
@@ -94,6 +91,48 @@ class LogitLens(Peer):
         return sizes.noisy * sizes.predict
 
 
+class IntegratedGradients(Peer):
+    """What each layer gives, moved from the reference's layer to the final one's, in all together.
+
+    Sundararajan et al. 2017: gradients are averaged along the path, and layers sum to what all of
+    them change. Moving one layer alone is activation patching, whatever the path (completeness).
+    """
+
+    name = "integrated_gradients"
+    needs = ("final", "reference")
+
+    def effects(self, run: Run) -> FloatArray:
+        """Return what each layer adds to the log-probability on the way."""
+        from memloc.methods.blends import path_gradients
+
+        return path_gradients(run)
+
+    def cost(self, sizes: Sizes) -> float:
+        """Return the seconds of the gradients at each point of the path, of two models."""
+        return 8 * sizes.noisy * (sizes.update + sizes.predict)
+
+
+class LayerMasks(Peer):
+    """Gates that learn which layers must stay the final model's for the labels to be kept.
+
+    Hard Concrete masks, which Chang et al. 2024 learn for neurons, with one gate per layer: the
+    reference's layer comes in where the gate is 0.
+    """
+
+    name = "layer_masks"
+    needs = ("final", "reference")
+
+    def effects(self, run: Run) -> FloatArray:
+        """Return how probable it is that each layer is needed."""
+        from memloc.methods.blends import needed_gates
+
+        return needed_gates(run)
+
+    def cost(self, sizes: Sizes) -> float:
+        """Return the seconds of the gates' updates, of two models."""
+        return 80 * sizes.noisy * (sizes.update + sizes.predict)
+
+
 class FisherDistance(Peer):
     """The squared distance from the reference's weights, each weighted by its Fisher information.
 
@@ -115,4 +154,7 @@ class FisherDistance(Peer):
         return sizes.noisy * sizes.update
 
 
-PEERS: tuple[type[Method], ...] = (ActivationPatching, MeanAblation, LogitLens, FisherDistance)
+PEERS: tuple[type[Method], ...] = (
+    *(ActivationPatching, IntegratedGradients, LayerMasks),
+    *(MeanAblation, LogitLens, FisherDistance),
+)

@@ -1,0 +1,100 @@
+"""The final model with a gate per layer: part of what it gives, the rest what the reference's gives.
+
+With gate g, the state after a layer is g times what the final model's layer gives plus 1 - g times
+what the reference's gives, both for the same state before it. Gates are about functions: weights
+that are written in another way give the same.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from memloc.arrays import FloatArray
+from memloc.model.predict import length_batches, to_batch
+from memloc.model.stack import Prepared, undropped
+from memloc.run.folder import Run
+from memloc.seeds import generator
+
+POINTS = 8
+"""Points on the path over which gradients are averaged."""
+STEPS = 80
+"""Updates of the masks."""
+RATE = 0.2
+"""Learning rate of the masks, by Adam."""
+PENALTY = 1.0
+"""What a layer that stays the final model's costs, in nats of an example, times the depth."""
+TEMPERATURE, LOW, HIGH = 2 / 3, -0.1, 1.1
+"""The Hard Concrete distribution as Louizos et al. 2018 recommend it."""
+
+
+class Blend:
+    """Two models of a run as one, with a gate per layer; its gradients are those of the gates."""
+
+    def __init__(self, run: Run) -> None:
+        """Read the noisy examples and both models."""
+        self.stack, other = (run.load(weights).stack for weights in ("final", "reference"))
+        self.blocks = [self.stack.run, other.run]
+        self.models = [self.stack.model, other.model]
+        encoded, rows = run.encode(run.load("final")), run.noisy_rows
+        self.batches: list[tuple[Prepared, Tensor]] = []
+        with torch.no_grad(), undropped(self.stack.model):
+            for picked in length_batches(self.stack, encoded.lengths[rows]):
+                batch = to_batch(encoded, rows[picked], self.stack.device)
+                labels = torch.from_numpy(run.noisy.assigned[rows[picked]])
+                self.batches.append((self.stack.prepare(batch), labels.to(self.stack.device)))
+        self.n_examples = len(rows)
+
+    def gradient(self, gates: Tensor) -> Tensor:
+        """Return the gradient of the assigned labels' mean log-probability by the gates."""
+        with torch.enable_grad(), undropped(self.models[0]), undropped(self.models[1]):
+            gates = gates.detach().requires_grad_()
+            parts = [torch.autograd.grad(one, gates)[0] for one in self._terms(gates)]
+        return torch.stack(parts).sum(0) / self.n_examples
+
+    def _terms(self, gates: Tensor) -> Iterator[Tensor]:
+        for prepared, labels in self.batches:
+            state = prepared.state
+            for index, call in enumerate(prepared.calls):
+                ours, other = (run(index, state, call) for run in self.blocks)
+                state = other + gates[index] * (ours - other)
+            logits = self.stack.finish(self.stack.read(state, prepared), prepared.batch).float()
+            yield logits.log_softmax(1).gather(1, labels[:, None]).sum()
+
+
+def path_gradients(run: Run) -> FloatArray:
+    """Return the integral of each gate's gradient while all gates go from 0 to 1 together.
+
+    The layers sum to what exchanging all of them changes.
+    """
+    blend, found = Blend(run), 0.0
+    for at in (np.arange(POINTS) + 0.5) / POINTS:
+        found = found + blend.gradient(torch.full((run.depth,), at, device=blend.stack.device))
+    return np.asarray(torch.as_tensor(found).double().cpu() / POINTS)
+
+
+def needed_gates(run: Run) -> FloatArray:
+    """Return how probable it is that each layer must stay the final model's.
+
+    Gates are drawn from a Hard Concrete distribution. Its parameters learn to keep the assigned
+    labels while each layer that stays costs something, so layers that are not needed are given up.
+    """
+    blend = Blend(run)
+    device, rng = blend.stack.device, generator(run.seed, "layer masks", run.name)
+    strength = torch.full((run.depth,), 2.0, device=device, requires_grad=True)
+    optimiser = torch.optim.Adam([strength], lr=RATE)
+    for _ in range(STEPS):
+        uniform = torch.from_numpy(rng.uniform(1e-6, 1 - 1e-6, run.depth)).float().to(device)
+        drawn = torch.sigmoid((uniform.logit() + strength) / TEMPERATURE) * (HIGH - LOW) + LOW
+        gates = drawn.clamp(0, 1)
+        kept = _probability(strength).mean() * PENALTY
+        (kept - (gates * blend.gradient(gates)).sum()).backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    return np.asarray(_probability(strength).detach().double().cpu())
+
+
+def _probability(strength: Tensor) -> Tensor:
+    """Return how probable it is that a gate is above 0."""
+    return torch.sigmoid(strength - TEMPERATURE * np.log(-LOW / HIGH))
