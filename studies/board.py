@@ -103,11 +103,12 @@ def checked(study: Path) -> Iterator[dict[str, Any]]:
 
 def _predicted(shares: FloatArray, alone: FloatArray) -> dict[str, float]:
     rng = np.random.default_rng(0)
-    others = [_r2(rng.permutation(shares), alone) for _ in range(200)]
-    return {"r2": _r2(shares, alone), "r2_random": float(np.mean(others))}
+    others = [r2(rng.permutation(shares), alone) for _ in range(200)]
+    return {"r2": r2(shares, alone), "r2_random": float(np.mean(others))}
 
 
-def _r2(one: FloatArray, other: FloatArray) -> float:
+def r2(one: FloatArray, other: FloatArray) -> float:
+    """Return the squared correlation; not a number where one of them does not vary."""
     if not one.std() or not other.std():
         return np.nan
     return float(np.corrcoef(one, other)[0, 1] ** 2)

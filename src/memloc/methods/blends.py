@@ -1,6 +1,6 @@
-"""The final model with a gate per layer: part of what it gives, the rest what the reference's gives.
+"""The final model with a gate per layer, through which the reference's layer comes in.
 
-With gate g, the state after a layer is g times what the final model's layer gives plus 1 - g times
+With gate g, the state after a layer is g times what the final layer gives plus 1 - g times
 what the reference's gives, both for the same state before it. Gates are about functions: weights
 that are written in another way give the same.
 """
