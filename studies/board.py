@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -19,16 +19,14 @@ from memloc.methods.registry import methods
 from memloc.reporting.figures import save_spec
 from memloc.reporting.results import load_results
 from memloc.reporting.tables import markdown
-from memloc.run.folder import Run
 from memloc.stats.board import best_trivial, by_kind, by_method
 from memloc.stats.windows import PLANT_KINDS, split_kind
 from memloc.store import paths
-from memloc.store.files import whole_file
 from memloc.study.board import RECIPES, cost
 from studies.control import memorised
+from studies.kept import Kept, plants_with
 from studies.pages import DOCS, IMAGES, STORED, put
 
-KEPT = STORED / "board"
 PAGE = DOCS / "explanation" / "control.md"
 PICTURE = IMAGES / "board.svg"
 FIRST = ("shares", "swapping", "gradients")
@@ -36,8 +34,10 @@ FIRST = ("shares", "swapping", "gradients")
 
 
 @dataclass(frozen=True)
-class Board:
+class Board(Kept):
     """What methods found in the plants of the board and in nulls."""
+
+    folder: ClassVar = STORED / "board"
 
     layers: pd.DataFrame
     answers: pd.DataFrame
@@ -62,17 +62,6 @@ class Board:
             pd.DataFrame([row for study in studies for row in checked(study)]),
         )
 
-    @classmethod
-    def kept(cls) -> "Board":
-        """As it was kept."""
-        return cls(*(pd.read_parquet(KEPT / f"{name}.parquet") for name in cls.__annotations__))
-
-    def keep(self) -> None:
-        """Keep it as small files."""
-        for name, table in vars(self).items():
-            with whole_file(KEPT / f"{name}.parquet") as draft:
-                table.to_parquet(draft, index=False, compression="zstd")
-
 
 def checked(study: Path) -> Iterator[dict[str, Any]]:
     """What exchanging layers does in each real plant, from the values of all subsets.
@@ -82,11 +71,8 @@ def checked(study: Path) -> Iterator[dict[str, Any]]:
     half of the shares: what is undone when they are exchanged (`sufficient`), when all others are
     (`others`), and at most when one of them is left out (`without_one`), relative to all layers.
     """
-    for place in sorted(study.rglob(paths.RUN)):
-        run = Run.open(place.parent)
-        folder = paths.result(run.folder, "shares")
-        if run.plant is None or run.is_null or not (folder / "subsets.parquet").is_file():
-            continue
+    for run, folder in plants_with(study, "subsets"):
+        assert run.plant is not None
         shares = pd.read_parquet(folder / "shares.parquet").query("value == 'labels'")
         lost = pd.read_parquet(folder / "subsets.parquet")["lost"].to_numpy()
         found = shares["share"].to_numpy()

@@ -17,22 +17,27 @@ import torch
 from scipy import stats
 
 import memloc
-from memloc.arrays import FloatArray
+from memloc.arrays import BoolArray, FloatArray
 from memloc.engine.fit import fit
 from memloc.engine.learner import Learner, Part
 from memloc.methods.protocol import preset
-from memloc.methods.retrainer import missed, prepared
+from memloc.methods.retrainer import prepared
 from memloc.methods.shares import Shares
 from memloc.model.checkpoints import save_checkpoint
-from memloc.model.predict import evaluating, length_batches, to_batch
+from memloc.model.predict import evaluating, length_batches, predict, to_batch
+from memloc.model.stack import Prepared, Stack
 from memloc.reporting.tables import markdown
 from memloc.run.folder import Run
 from memloc.seeds import generator
 from memloc.stats.answers import half_of
+from memloc.stats.planted import planted_mass
 from memloc.stats.subsets import shapley_values, subset_sizes
+from memloc.stats.undone import label_margins
+from memloc.stats.windows import planted_layers, read_plant
 from memloc.store import paths
 from memloc.store.files import whole_file
 from studies.board import r2
+from studies.kept import plants_with
 from studies.pages import DOCS, STORED, put
 
 TABLES = STORED / "checks"
@@ -56,7 +61,7 @@ Row = dict[str, Any]
 
 def trained(model: str, draw: str, folder: Path) -> Run:
     """Train an ordinary run: the first one of a model, or one in which a draw differs."""
-    given = {"noise": 1, "seed": 1, "settings": {}} | DRAWS[draw]
+    given: Row = {"noise": 1, "seed": 1, "settings": {}} | DRAWS[draw]
     task = memloc.load_task("tiny-topic", examples=96)
     noisy = memloc.add_noise(task, rate=0.25, seed=given["noise"])
     settings = SETTINGS | given["settings"]
@@ -128,7 +133,7 @@ def distances(run: Run, donor: str = "reference") -> Row:
     """
     final, other = run.load("final").stack, run.load(donor).stack
     rng = generator(0, "mixtures", run.name)
-    sets = [np.zeros(run.depth, bool), np.ones(run.depth, bool)]
+    sets: list[BoolArray] = [np.zeros(run.depth, bool), np.ones(run.depth, bool)]
     sets += [rng.permutation(run.depth) < rng.integers(1, run.depth) for _ in range(MIXTURES)]
     encoded = run.encode(run.load("final"))
     row: Row = {}
@@ -146,21 +151,24 @@ def distances(run: Run, donor: str = "reference") -> Row:
     return row
 
 
-def _mixed(final: Any, other: Any, ready: Any, exchanged: Sequence[bool]) -> torch.Tensor:
+def _mixed(final: Stack, other: Stack, ready: Prepared, exchanged: BoolArray) -> torch.Tensor:
     state = ready.state
     for index, call in enumerate(ready.calls):
         state = (other if exchanged[index] else final).run(index, state, call)
     return final.vectors(state, ready)
 
 
-def retrained(run: Run, sets: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
-    """Return which share of noisy and of held-out clean labels each set of layers (from 0) loses.
+def retrained(run: Run, sets: Sequence[Sequence[int]]) -> pd.DataFrame:
+    """Say what is lost when each set of layers (from 0) is trained again, in a row for each set.
 
-    The layers go back to their pretrained weights and learn the other clean examples.
+    The layers go back to their pretrained weights and learn the clean examples, some of which are
+    held out. `undone` and `damage` are the shares of noisy and of held-out labels that are lost,
+    `margin` is by how much the margin of the noisy ones falls.
     """
     setup = prepared(run, preset("demo").method("retraining"))  # type: ignore[arg-type]
-    rows, before = setup.looked_at, missed(setup)
-    is_noisy = np.arange(len(rows)) < len(setup.noisy)
+    rows, noisy = setup.looked_at, len(setup.noisy)
+    labels = setup.labels[rows]
+    before = label_margins(predict(setup.final.stack, setup.texts, rows), labels)
     learners = [
         Learner(
             str(number),
@@ -174,9 +182,11 @@ def retrained(run: Run, sets: Sequence[Sequence[int]]) -> list[tuple[float, floa
     found = {}
     for ready in fit(learners, setup.texts, setup.settings, ask=rows):
         for each in ready:
-            lost = (each.logits.argmax(-1) != setup.labels[rows]) & ~before
-            found[int(each.name)] = (float(lost[is_noisy].mean()), float(lost[~is_noisy].mean()))
-    return [found[number] for number in range(len(sets))]
+            after = label_margins(each.logits, labels)
+            lost, fallen = (after < 0) & (before > 0), before - after
+            means = lost[:noisy].mean(), lost[noisy:].mean(), fallen[:noisy].mean()
+            found[int(each.name)] = dict(zip(("undone", "damage", "margin"), means, strict=True))
+    return pd.DataFrame([found[number] for number in range(len(sets))])
 
 
 def edited(run: Run, shares: FloatArray) -> tuple[Row, pd.DataFrame]:
@@ -184,15 +194,18 @@ def edited(run: Run, shares: FloatArray) -> tuple[Row, pd.DataFrame]:
     rng = generator(0, "random sets", run.name)
     named = [layer - 1 for layer in half_of(shares)]
     others = [rng.choice(run.depth, len(named), replace=False).tolist() for _ in range(SETS)]
-    sets = [*([layer] for layer in range(run.depth)), named, *others]
-    noisy, clean = np.array(retrained(run, sets)).T
-    table = pd.DataFrame({"retrained": noisy[: run.depth], "damage": clean[: run.depth]})
+    sets = [named, *others]
+    found = retrained(run, [*([layer] for layer in range(run.depth)), *sets])
+    undone = found["undone"].to_numpy()[run.depth :]
+    held = np.array([shares[one].sum() for one in sets])
     row = {
-        "edit_named": noisy[run.depth],
-        "edit_random": noisy[run.depth + 1 :].mean(),
-        "edit_best": noisy[run.depth + 1 :].max(),
+        "edit_named": undone[0],
+        "edit_random": undone[1:].mean(),
+        "edit_best": undone[1:].max(),
+        "edit_r2": r2(held, undone),
+        "edit_r2_random": r2(held[1:], undone[1:]),
     }
-    return row, table
+    return row, found[: run.depth]
 
 
 def other_order(run: Run, folder: Path) -> Path:
@@ -227,18 +240,37 @@ def ordinary(out: Path) -> Iterator[tuple[Row, pd.DataFrame]]:
 
 
 def planted(study: Path) -> Iterator[tuple[Row, pd.DataFrame]]:
-    """Yield what is missing of the plants of a study that is there."""
+    """Yield what is missing of the plants of a study that is there.
+
+    The reference of a plant with a null is compared with the null, which is the same training on
+    the data in another order. Plants in a part of their layers are asked for the part, too.
+    """
     done = {(row["model"], row["draw"]) for row in read("runs").to_dict("records")}
-    for place in sorted(study.rglob(paths.RUN)):
-        run = Run.open(place.parent)
-        if run.plant is None or run.is_null or not run.has("reference"):
+    for run, _ in plants_with(study, "shares"):
+        assert run.plant is not None
+        name = run.plant.planted
+        key = {"model": run.model_name, "draw": f"plant {name}, {run.record.task.name}"}
+        if (key["model"], key["draw"]) in done:
             continue
-        task = run.record.task.name
-        key = {"model": run.model_name, "draw": f"plant {run.plant.planted} {task}"}
-        is_whole = paths.result(run.folder, "shares").is_dir()
-        if (key["model"], key["draw"]) not in done and is_whole:
-            row, layers = looked_at(run)
-            yield {**key, **row}, layers.assign(**key)
+        row, layers = looked_at(run)
+        null = run.folder.with_name(run.folder.name.replace("window-", "null-", 1))
+        if (null / paths.RUN).is_file() and Run.open(null).has("final"):
+            other = Shares(donor=str(Run.open(null).path("final"))).run(run)
+            row["r_order"] = np.corrcoef(other.weights, layers["share"])[0, 1]
+            row["mass_order"] = planted_mass(other.weights, planted_layers(name))
+        yield key | row | parts_of(run), layers.assign(**key)
+
+
+def parts_of(run: Run) -> Row:
+    """Say how much of the shares of sublayers is in the planted ones; nothing of whole layers."""
+    assert run.plant is not None
+    (group,) = read_plant(run.plant.planted)
+    if not group.part:
+        return {}
+    table = Shares(units="sublayers", clean_examples=12).run(run)["units"]
+    held = table[table["value"] == "labels"].set_index("unit")["share"].clip(lower=0)
+    own = [f"{group.part} {layer + 1}" for layer in group.layers]
+    return {"part_mass": held[own].sum() / held.sum()}
 
 
 def read(name: str) -> pd.DataFrame:
@@ -260,26 +292,33 @@ def keep(found: Iterator[tuple[Row, pd.DataFrame]]) -> None:
 
 def edits_table() -> pd.DataFrame:
     """Say what retraining layers undoes, and how much of it shares predict."""
-    layers = read("layers").dropna(subset=["retrained"])
+    layers, runs = read("layers").dropna(subset=["margin"]), read("runs")
     rng = np.random.default_rng(0)
     rows = []
-    for row in read("runs").dropna(subset=["edit_named"]).to_dict("records"):
+    for row in runs.dropna(subset=["edit_named"]).to_dict("records"):
         mine = layers[(layers["model"] == row["model"]) & (layers["draw"] == row["draw"])]
-        share, alone = mine["share"].to_numpy(), mine["retrained"].to_numpy()
-        by_chance = np.mean([r2(rng.permutation(share), alone) for _ in range(500)])
+        share, margin = mine["share"].to_numpy(), mine["margin"].to_numpy()
+        by_chance = [r2(rng.permutation(share), margin) for _ in range(500)]
         rows.append(
             {
                 "run": f"{row['model']}, {row['draw']}",
-                "R²": r2(share, alone),
-                "R², random order": by_chance,
-                "best layer alone": alone.max(),
-                "layer of the largest share": alone[share.argmax()],
+                "best layer alone": mine["undone"].max(),
+                "R², margins": r2(share, margin),
+                "R², random order": np.mean(by_chance),
                 "named layers": row["edit_named"],
                 "random sets": row["edit_random"],
                 "best random set": row["edit_best"],
+                "R², sets": row["edit_r2"],
+                "R², random sets": row["edit_r2_random"],
             }
         )
+    pooled = layers.groupby(["model", "draw"])[["share", "margin"]].transform(_centred)
+    rows.append({"run": "all, by layer", "R², margins": r2(*pooled.to_numpy().T)})
     return _shown(rows)
+
+
+def _centred(values: pd.Series) -> pd.Series:
+    return values - values.mean()
 
 
 def sets_table() -> pd.DataFrame:
@@ -315,7 +354,8 @@ def distances_table() -> pd.DataFrame:
     }
     means = runs.assign(kind=kind).groupby("kind")[[*numbers]].mean().rename(columns=numbers)
     means.insert(0, "runs", kind.value_counts())
-    return _shown(means.rename_axis("models").reset_index().to_dict("records"))
+    rows = means.rename_axis("models").reset_index()
+    return _shown([{str(n): v for n, v in row.items()} for row in rows.to_dict("records")])
 
 
 KIND_OF_DRAW = dict.fromkeys((*DRAWS, "order"), "ordinary")
@@ -345,8 +385,7 @@ def draws_table() -> pd.DataFrame:
                 "differs in": SAID.get(draw, "–"),
                 "word": row["word"],
                 "layers with half": ", ".join(str(row["named"]).split("+")),
-                "first six": own["share"].clip(lower=0)[:6].sum()
-                / own["share"].clip(lower=0).sum(),
+                "first six": positive[:6].sum() / positive.sum(),
                 "r of shares": np.corrcoef(own["share"], first["share"])[0, 1],
                 "undone": row["undone"],
                 "clean labels kept": row["control"],
@@ -363,7 +402,15 @@ def _shown(rows: Sequence[Row]) -> pd.DataFrame:
             return str(value)
         return f"{value:.3f}" if name.startswith("p") else f"{value:.2f}"
 
-    return pd.DataFrame([{n: cell(n, v) for n, v in row.items()} for row in rows])
+    return pd.DataFrame([{n: cell(n, v) for n, v in row.items()} for row in rows]).fillna("–")
+
+
+TABLES_OF_PAGE: dict[str, Callable[[], str]] = {
+    "edits": lambda: markdown(edits_table()),
+    "sets": lambda: markdown(sets_table()),
+    "mixtures": lambda: markdown(distances_table()),
+    "draws": lambda: markdown(draws_table()),
+}
 
 
 def main() -> None:
@@ -376,14 +423,8 @@ def main() -> None:
         keep(ordinary(given.folder))
     if given.plants:
         keep(planted(given.plants))
-    tables: dict[str, Callable[[], pd.DataFrame]] = {
-        "edits": edits_table,
-        "sets": sets_table,
-        "mixtures": distances_table,
-        "draws": draws_table,
-    }
-    for name, table in tables.items():
-        put(name, markdown(table()), PAGE)
+    for name, table in TABLES_OF_PAGE.items():
+        put(name, table(), PAGE)
 
 
 if __name__ == "__main__":

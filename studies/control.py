@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,6 @@ import pandas as pd
 from memloc.methods.registry import exactness
 from memloc.reporting.results import load_results
 from memloc.reporting.tables import markdown
-from memloc.run.folder import Run
 from memloc.stats.calibration import over_plants
 from memloc.stats.depth import centres_of_gravity
 from memloc.stats.planted import (
@@ -27,11 +27,9 @@ from memloc.stats.planted import (
     plant_scores,
 )
 from memloc.stats.windows import planted_layers, read_plant
-from memloc.store import paths
-from memloc.store.files import whole_file
+from studies.kept import Kept, plants_with
 from studies.pages import DOCS, LINE, STORED, put
 
-KEPT = STORED / "planted"
 PAGE = DOCS / "explanation" / "planted.md"
 KS = (1, 2)
 PAPER = {
@@ -49,8 +47,10 @@ GROUPED = ["task", "model", "example", "group", "first_share"]
 
 
 @dataclass(frozen=True)
-class Planted:
+class Planted(Kept):
     """What methods found in planted runs and in nulls."""
+
+    folder: ClassVar = STORED / "planted"
 
     layers: pd.DataFrame
     answers: pd.DataFrame
@@ -70,28 +70,15 @@ class Planted:
             pd.concat([pd.DataFrame(columns=GROUPED), *groups]),
         )
 
-    @classmethod
-    def kept(cls) -> "Planted":
-        """As it was kept."""
-        return cls(*(pd.read_parquet(KEPT / f"{name}.parquet") for name in cls.__annotations__))
-
-    def keep(self) -> None:
-        """As small files."""
-        for name, table in vars(self).items():
-            with whole_file(KEPT / f"{name}.parquet") as draft:
-                table.to_parquet(draft, index=False, compression="zstd")
-
 
 def group_shares(study: Path) -> Iterator[pd.DataFrame]:
     """Of each plant with two groups: how much of each example is in the first group's layers."""
-    for place in sorted(study.rglob(paths.RUN)):
-        run = Run.open(place.parent)
-        shares = paths.result(run.folder, "shares") / "example_shares.parquet"
-        if run.plant is None or run.is_null or not shares.is_file():
-            continue
+    for run, folder in plants_with(study, "example_shares"):
+        assert run.plant is not None
         groups = read_plant(run.plant.planted)
         if len(groups) == 2:
-            wide = pd.read_parquet(shares).pivot_table("share", "example", "layer", aggfunc="sum")
+            shares = pd.read_parquet(folder / "example_shares.parquet")
+            wide = shares.pivot_table("share", "example", "layer", aggfunc="sum")
             one, both = (
                 wide.clip(lower=0)[[layer + 1 for layer in layers]].sum(axis=1)
                 for layers in (groups[0].layers, [*groups[0].layers, *groups[1].layers])

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from studies.board import PAGE, PICTURE, Board, _named, _r2, parts
+from studies.board import PAGE, PICTURE, Board, _named, parts, r2
 
 
 def test_the_page_has_the_tables_of_what_is_kept():
@@ -20,5 +20,5 @@ def test_named_layers_are_the_fewest_with_half_of_the_shares():
 
 
 def test_shares_that_are_what_a_layer_does_alone_explain_all_of_it():
-    assert _r2(np.array([0.1, 0.5, 0.4]), np.array([0.2, 1.0, 0.8])) == 1
-    assert np.isnan(_r2(np.ones(3), np.arange(3.0)))
+    assert r2(np.array([0.1, 0.5, 0.4]), np.array([0.2, 1.0, 0.8])) == 1
+    assert np.isnan(r2(np.ones(3), np.arange(3.0)))

@@ -68,10 +68,9 @@ def path_gradients(run: Run) -> FloatArray:
 
     The layers sum to what exchanging all of them changes.
     """
-    blend, found = Blend(run), 0.0
-    for at in (np.arange(POINTS) + 0.5) / POINTS:
-        found = found + blend.gradient(torch.full((run.depth,), at, device=blend.stack.device))
-    return np.asarray(torch.as_tensor(found).double().cpu() / POINTS)
+    blend, points = Blend(run), (np.arange(POINTS) + 0.5) / POINTS
+    gates = (torch.full((run.depth,), at, device=blend.stack.device) for at in points)
+    return np.asarray(torch.stack([blend.gradient(each) for each in gates]).mean(0).cpu())
 
 
 def needed_gates(run: Run) -> FloatArray:
@@ -89,9 +88,9 @@ def needed_gates(run: Run) -> FloatArray:
         drawn = torch.sigmoid((uniform.logit() + strength) / TEMPERATURE) * (HIGH - LOW) + LOW
         gates = drawn.clamp(0, 1)
         kept = _probability(strength).mean() * PENALTY
-        (kept - (gates * blend.gradient(gates)).sum()).backward()
+        loss = kept - (gates * blend.gradient(gates)).sum()
+        (strength.grad,) = torch.autograd.grad(loss, strength)
         optimiser.step()
-        optimiser.zero_grad()
     return np.asarray(_probability(strength).detach().double().cpu())
 
 
