@@ -122,20 +122,22 @@ def ordered(found: Iterable[Any]) -> list[str]:
     return [name for name in (*FIRST, *peers, *trivial) if name in {*found}]
 
 
-def kinds_table(board: Board) -> pd.DataFrame:
-    """Planted mass by method and kind, with the number of plants and the line to be beaten."""
+def table(board: Board) -> pd.DataFrame:
+    """Return planted mass by kind, and over all kinds accuracy, nulls, disguises and cost."""
     kinds = by_kind(board.layers)
-    shown = kinds.assign(shown=[_interval(row) for row in kinds.to_dict("records")])
-    wide = shown.pivot(index="method", columns="kind", values="shown").fillna("–")
-    there = [kind for kind in PLANT_KINDS if kind in wide]
-    table = wide.loc[ordered(wide.index), there]
+    there = [kind for kind in PLANT_KINDS if kind in {*kinds["kind"]}]
+    every = by_method(board.layers, board.answers).set_index("method")
+    rows = []
+    for name in ordered(kinds["method"]):
+        mine = kinds[kinds["method"] == name].set_index("kind")
+        masses = {k: _interval(mine.loc[k]) if k in mine.index else "–" for k in there}
+        rows.append({"method": name, **masses, **_over_kinds(mine), **_of_nulls(every, name)})
     best = best_trivial(kinds, [name for name, kind in methods().items() if kind.is_trivial])
     line = best.set_index("kind")["planted_mass"].map("{:.2f}".format)
-    table.loc["best trivial baseline"] = line.reindex(there).fillna("–")
+    rows.append({"method": "best trivial baseline", **line})
     plants = kinds[kinds["method"] == "shares"].set_index("kind")["plants"]
-    table.loc["plants"] = plants.reindex(there).fillna(0).astype(int).astype(str)
-    table.columns.name = None
-    return table.reset_index()
+    rows.append({"method": "plants", **plants.astype(int).astype(str)})
+    return pd.DataFrame(rows).fillna("–")
 
 
 def _interval(row: Mapping[Any, Any]) -> str:
@@ -144,31 +146,23 @@ def _interval(row: Mapping[Any, Any]) -> str:
     return f"{row['planted_mass']:.2f}{ends}"
 
 
-def methods_table(board: Board) -> pd.DataFrame:
-    """Over all kinds: accuracy, centre error, nulls, what a disguise changes, and cost."""
-    kinds = by_kind(board.layers)
-    every = by_method(board.layers, board.answers).set_index("method")
-    rows = []
-    for name in ordered(kinds["method"]):
-        mine = kinds[kinds["method"] == name]
-        counts = mine["plants"] / mine["plants"].sum()
-        first, second, error = (
-            (mine[column] * counts).sum() for column in ("accuracy_1", "accuracy_2", "centre_error")
-        )
-        row = every.loc[name]
-        rows.append(
-            {
-                "method": name,
-                "accuracy@1": f"{first:.2f}",
-                "accuracy@2": f"{second:.2f}",
-                "centre error": f"{error:.1f}",
-                "nulls called localised": f"{row['called']:.2f} "
-                f"[{row['called_low']:.2f}, {row['called_high']:.2f}]",
-                "changed by a disguise": f"{row['changed_by_disguise']:.2f}",
-                "forward passes per noisy example": f"{cost(name):,.0f}",
-            }
-        )
-    return pd.DataFrame(rows)
+def _over_kinds(mine: pd.DataFrame) -> dict[str, str]:
+    counts = mine["plants"] / mine["plants"].sum()
+    first, second, error = (
+        (mine[column] * counts).sum() for column in ("accuracy_1", "accuracy_2", "centre_error")
+    )
+    return {"@1 / @2": f"{first:.2f} / {second:.2f}", "centre error": f"{error:.1f}"}
+
+
+def _of_nulls(every: pd.DataFrame, name: str) -> dict[str, str]:
+    row = every.loc[name]
+    changed, called = row["changed_by_disguise"], row["called"]
+    ends = f" [{row['called_low']:.2f}, {row['called_high']:.2f}]"
+    return {
+        "nulls called localised": "–" if np.isnan(called) else f"{called:.2f}{ends}",
+        "changed by a disguise": "–" if np.isnan(changed) else f"{changed:.2f}",
+        "cost": f"{cost(name):,.0f}",
+    }
 
 
 def checks_table(board: Board) -> pd.DataFrame:
@@ -194,8 +188,7 @@ def parts(board: Board) -> dict[str, str]:
     nulls = int(board.plants["null"].sum())
     said = f"{memorised(board.plants)} Nulls: {nulls}."
     return {
-        "board": f"{said}\n\n{markdown(kinds_table(board))}",
-        "methods": markdown(methods_table(board)),
+        "board": f"{said}\n\n{markdown(table(board))}",
         "checks": markdown(checks_table(board)),
     }
 

@@ -2,7 +2,7 @@
 
 `python -m studies.checks FOLDER` trains ordinary runs of tiny models, looks at them, and keeps a
 row for each in studies/tables/checks; it continues where it stopped. With `--plants STUDY`, plants
-of `memloc board` are looked at, too. Without a folder, it only writes docs/explanation/control.md.
+of `memloc board` are looked at, too. Without a folder, it only writes docs/explanation/checks.md.
 """
 
 import argparse
@@ -41,7 +41,7 @@ from studies.kept import plants_with
 from studies.pages import DOCS, STORED, put
 
 TABLES = STORED / "checks"
-PAGE = DOCS / "explanation" / "control.md"
+PAGE = DOCS / "explanation" / "checks.md"
 MODELS = ("tiny-opt", "tiny-gpt-neo")
 SETTINGS = {"finetune.learning_rate": 8e-4, "finetune.epochs": 20, "finetune.measure_every": 10}
 DRAWS: dict[str, dict[str, Any]] = {
@@ -81,14 +81,14 @@ def looked_at(run: Run, donor: str = "reference") -> tuple[Row, pd.DataFrame]:
         "undone": float(lost[:, -1].mean()),
         "control": found.about["control"]["kept"],
         "named": "+".join(str(layer) for layer in half_of(weights)),
-        **tested(lost, generator(0, "halves", run.name)),
+        **judged(lost, generator(0, "halves", run.name)),
         **distances(run, donor),
     }
     table = pd.DataFrame({"layer": np.arange(1, run.depth + 1), "share": weights})
     return row, table
 
 
-def tested(lost: FloatArray, rng: np.random.Generator) -> Row:
+def judged(lost: FloatArray, rng: np.random.Generator) -> Row:
     """Name layers by half of the examples, and test the set on the others.
 
     `lost` (examples, subsets) says whether an example's label is lost when a subset is exchanged.
@@ -292,7 +292,8 @@ def keep(found: Iterator[tuple[Row, pd.DataFrame]]) -> None:
 
 def edits_table() -> pd.DataFrame:
     """Say what retraining layers undoes, and how much of it shares predict."""
-    layers, runs = read("layers").dropna(subset=["margin"]), read("runs")
+    layers = read("layers").dropna(subset=["margin"])
+    runs = read("runs").sort_values(["model", "draw"])
     rng = np.random.default_rng(0)
     rows = []
     for row in runs.dropna(subset=["edit_named"]).to_dict("records"):
@@ -325,22 +326,24 @@ def sets_table() -> pd.DataFrame:
     """Return the tests of named sets."""
     columns = {
         "size": "layers",
-        "necessary": "undone without them",
-        "random_necessary": "random sets",
-        "p_necessary": "p",
+        "necessary": "undone by them",
+        "random_necessary": "by random sets",
+        "p_necessary": "p, undone",
         "sufficient": "kept by them alone",
-        "random_sufficient": "random sets ",
-        "p_sufficient": "p ",
-        "p_rest": "p, the others hold some",
-        "p_minimal": "p, one is not needed",
+        "random_sufficient": "by random sets alone",
+        "p_sufficient": "p, kept",
+        "p_rest": "p, others hold some",
+        "p_minimal": "p, each is needed",
     }
-    runs = read("runs")
-    kinds = np.where(runs["draw"].str.startswith("plant"), "plant", "ordinary")
-    rows = [
-        {"run": f"{row['model']}, {row['draw']}", **{new: row[old] for old, new in columns.items()}}
-        for row in runs[kinds == "ordinary"].to_dict("records")
-    ]
-    return _shown(rows)
+    runs = read("runs").sort_values(["model", "draw"])
+    rows = runs[runs["draw"].isin(KIND_OF_DRAW)].to_dict("records")
+    return _shown(
+        [
+            {"run": f"{row['model']}, {row['draw']}"}
+            | {new: row[old] for old, new in columns.items()}
+            for row in rows
+        ]
+    )
 
 
 def distances_table() -> pd.DataFrame:
@@ -382,7 +385,7 @@ def draws_table() -> pd.DataFrame:
         rows.append(
             {
                 "model": model,
-                "differs in": SAID.get(draw, "–"),
+                "differs in": SAID.get(draw, "(the first)"),
                 "word": row["word"],
                 "layers with half": ", ".join(str(row["named"]).split("+")),
                 "first six": positive[:6].sum() / positive.sum(),
@@ -391,7 +394,7 @@ def draws_table() -> pd.DataFrame:
                 "clean labels kept": row["control"],
             }
         )
-    return _shown(sorted(rows, key=lambda row: row["model"]))
+    return _shown(sorted(rows, key=lambda row: (row["model"], row["differs in"])))
 
 
 def _shown(rows: Sequence[Row]) -> pd.DataFrame:
@@ -400,6 +403,8 @@ def _shown(rows: Sequence[Row]) -> pd.DataFrame:
     def cell(name: str, value: Any) -> str:
         if isinstance(value, str | int | np.integer):
             return str(value)
+        if np.isnan(value):
+            return "–"
         return f"{value:.3f}" if name.startswith("p") else f"{value:.2f}"
 
     return pd.DataFrame([{n: cell(n, v) for n, v in row.items()} for row in rows]).fillna("–")

@@ -1,6 +1,7 @@
 """What studies of plants have in common: tables that are kept, and the plants that were made."""
 
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -19,7 +20,7 @@ class Kept:
     @classmethod
     def kept(cls) -> Self:
         """Read them as they were kept."""
-        names = cls.__dataclass_fields__  # type: ignore[attr-defined]
+        names = [each.name for each in fields(cls)]  # type: ignore[arg-type]
         return cls(**{name: pd.read_parquet(cls.folder / f"{name}.parquet") for name in names})
 
     def keep(self) -> None:

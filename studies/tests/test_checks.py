@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from studies.checks import PAGE, TABLES_OF_PAGE, sign_p, tested
+from studies.checks import PAGE, TABLES_OF_PAGE, judged, sign_p
 
 
 def one_layer():
@@ -12,7 +12,7 @@ def one_layer():
 
 
 def test_a_set_that_holds_everything_is_necessary_sufficient_and_minimal():
-    found = tested(one_layer(), np.random.default_rng(0))
+    found = judged(one_layer(), np.random.default_rng(0))
     assert found["size"] == 1
     assert found["necessary"] == found["sufficient"] == 1
     assert found["p_necessary"] == found["p_sufficient"] == pytest.approx(1 / 3)
@@ -22,7 +22,7 @@ def test_a_set_that_holds_everything_is_necessary_sufficient_and_minimal():
 
 def test_labels_that_any_of_two_layers_keeps_are_left_when_one_is_exchanged():
     lost = np.array([[float(subset & 3 == 3) for subset in range(8)]] * 20)
-    found = tested(lost, np.random.default_rng(0))
+    found = judged(lost, np.random.default_rng(0))
     assert found["size"] == 1  # one of two equal layers holds half of the shares
     assert found["necessary"] == 0
     assert found["sufficient"] == 1
