@@ -130,7 +130,7 @@ def table(board: Board) -> pd.DataFrame:
     rows = []
     for name in ordered(kinds["method"]):
         mine = kinds[kinds["method"] == name].set_index("kind")
-        masses = {k: _interval(mine.loc[k]) if k in mine.index else "–" for k in there}
+        masses = {k: _interval(mine.loc[k].to_dict()) if k in mine.index else "–" for k in there}
         rows.append({"method": name, **masses, **_over_kinds(mine), **_of_nulls(every, name)})
     best = best_trivial(kinds, [name for name, kind in methods().items() if kind.is_trivial])
     line = best.set_index("kind")["planted_mass"].map("{:.2f}".format)

@@ -313,13 +313,10 @@ def edits_table() -> pd.DataFrame:
                 "R², random sets": row["edit_r2_random"],
             }
         )
-    pooled = layers.groupby(["model", "draw"])[["share", "margin"]].transform(_centred)
+    columns = ["share", "margin"]
+    pooled = layers[columns] - layers.groupby(["model", "draw"])[columns].transform("mean")
     rows.append({"run": "all, by layer", "R², margins": r2(*pooled.to_numpy().T)})
     return _shown(rows)
-
-
-def _centred(values: pd.Series) -> pd.Series:
-    return values - values.mean()
 
 
 def sets_table() -> pd.DataFrame:
