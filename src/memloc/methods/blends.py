@@ -64,7 +64,7 @@ class Blend:
 
 
 def path_gradients(run: Run) -> FloatArray:
-    """Return the integral of each gate's gradient while all gates go from 0 to 1 together.
+    """Return the integral of each gate's gradient while all gates go from 0 to 1 at once.
 
     The layers sum to what exchanging all of them changes.
     """

@@ -92,7 +92,7 @@ class LogitLens(Peer):
 
 
 class IntegratedGradients(Peer):
-    """What each layer gives, moved from the reference's layer to the final one's, in all together.
+    """What each layer gives, moved from the reference's layer to the final one's, in all at once.
 
     Sundararajan et al. 2017: gradients are averaged along the path, and layers sum to what all of
     them change. Moving one layer alone is activation patching, whatever the path (completeness).
