@@ -103,7 +103,9 @@ def test_plain_json_files_are_read_and_dev_is_the_validation_split(tmp_path, loa
     assert {text.split()[0] for (text,) in (*task.validation.parts, *task.test.parts)} == {"dev"}
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_implicit_hate_is_read_from_csv_with_named_classes_and_split_80_to_20(tmp_path, load):
+    """Older versions of datasets leave the file open, which is no fault of memloc's."""
     repository = tmp_path / "repo"
     repository.mkdir()
     names = PAPER_TASKS["implicithate"].label_names

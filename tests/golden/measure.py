@@ -10,6 +10,7 @@ import platform
 import sys
 import tempfile
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -48,9 +49,10 @@ SETTINGS = {
 
 
 def machine() -> str:
-    """Where weights are the same to the bit: the processor's kind and torch's version."""
+    """Where weights are the same to the bit: the processor's kind and the libraries' versions."""
     kind = torch.backends.cpu.get_cpu_capability()
-    return f"{platform.machine()} {kind} torch {torch.__version__} {_processor()}"
+    named = " ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "numpy"))
+    return f"{platform.machine()} {kind} {named} {_processor()}"
 
 
 def _processor() -> str:
