@@ -6,11 +6,15 @@ the files' records. The pages are committed, so that they can be read where they
 compares them with the code.
 """
 
+import ast
 import inspect
 import json
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import is_dataclass
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -100,24 +104,59 @@ def _documented(name: str, found: Any) -> str:
     if "needs" in dir(found):  # a method, whose other members are those of Method
         needs = f"Needs the weights {', '.join(found().needs)}. Settings:"
         return "\n\n".join([f"## {name}", _paragraphs(found.__doc__), needs, "\n".join(items)])
+    items += [_item(f"`{n}`", says) for n, says in _fields_of(found) if n not in settings]
     own = [n for n in vars(found) if not n.startswith(("_", "model_")) and _said(found, n)]
-    items += [_item(f"`{n}`", _said(found, n)) for n in own if n not in HIDDEN]
+    items += [_member(found, n) for n in own if n not in HIDDEN]
     return "\n\n".join(filter(None, [f"## {name}", *_class(found), "\n".join(items)]))
 
 
 HIDDEN = {"card", "report", "found", "told", "picture", "on_train_begin", "on_epoch_end"}
+HIDDEN |= {"load_start", "load_pretrained", "planted_groups", "files", "require"}
 HIDDEN |= {"on_train_end", "check_unchanged", "check_whole", "identity", "note", "work"}
 """Members that programs on top of memloc do not need."""
 
 
-def _said(owner: Any, name: str) -> str:
-    """Return the first sentence of a member's docstring; empty if it is no function or property."""
+def _fields_of(found: type) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a dataclass that are described below their line."""
+    if not is_dataclass(found):
+        return
+    (tree,) = ast.parse(inspect.cleandoc(inspect.getsource(found))).body
+    assert isinstance(tree, ast.ClassDef)
+    for field, below in pairwise(tree.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
+            yield ast.unparse(field.target), ast.literal_eval(below.value)
+
+
+def _inner(owner: Any, name: str) -> Any:
+    """Return the function behind a member; None if it is no function or property."""
     member = vars(owner)[name]
     inner = getattr(member, "fget", None) or getattr(member, "func", None) or member
     inner = getattr(inner, "__func__", inner)
-    if not callable(inner) or isinstance(inner, type):
-        return ""
-    return " ".join((inspect.getdoc(inner) or "").split("\n\n")[0].split())
+    return inner if callable(inner) and not isinstance(inner, type) else None
+
+
+def _said(owner: Any, name: str) -> str:
+    """Return the first sentence of a member's docstring; empty if it is no function or property."""
+    return " ".join((inspect.getdoc(_inner(owner, name)) or "").split("\n\n")[0].split())
+
+
+def _member(owner: Any, name: str) -> str:
+    """Return a line on a property or method, with the method's parameters one by one."""
+    is_method = not isinstance(vars(owner)[name], property | cached_property)
+    inner = _inner(owner, name)
+    first = 0 if isinstance(vars(owner)[name], staticmethod) else 1
+    given = list(inspect.signature(inner).parameters.items())[first:] if is_method else []
+    call = ", ".join(n if p.default is p.empty else f"{n}=…" for n, p in given)
+    said = _arguments(inspect.getdoc(inner) or "")
+    lines = [_item(f"`{name}({call})`" if is_method else f"`{name}`", _said(owner, name))]
+    below = [_field(n, p.default, said[n]) for n, p in given if n in said]
+    return "\n".join([*lines, *(f"  {line}" for item in below for line in item.splitlines())])
+
+
+def _arguments(text: str) -> dict[str, str]:
+    """Return what a docstring says of each argument."""
+    _, _, arguments = text.partition("Args:\n")
+    return dict(re.findall(r"^ {4}(\w+): (.*?)(?=\n {4}\w|\Z)", arguments, re.DOTALL | re.M))
 
 
 def _class(found: Any) -> list[str]:
@@ -133,9 +172,8 @@ def _function(found: Any) -> list[str]:
 
 
 def _with_arguments(found: Any, text: str) -> list[str]:
-    described, _, arguments = text.partition("Args:\n")
-    parameters = inspect.signature(found).parameters
-    said = dict(re.findall(r"^ {4}(\w+): (.*?)(?=\n {4}\w|\Z)", arguments, re.DOTALL | re.M))
+    described, _, _ = text.partition("Args:\n")
+    parameters, said = inspect.signature(found).parameters, _arguments(text)
     call = ", ".join(n if p.default is p.empty else f"{n}=…" for n, p in parameters.items())
     usage = f"```text\nmemloc.{found.__name__}({call})\n```"
     if len(call) > 90:

@@ -120,12 +120,12 @@ class Result(Plotted):
         """Return the result of a method that weighs layers.
 
         Args:
-            method: name of the method.
-            weights: one per layer.
-            ends: lower and upper ends of the weights' intervals; unknown by default.
-            mcog: centre of gravity of the weights; computed by default.
-            tables: further tables, by name.
-            about: settings, inputs and remarks.
+            method: Name of the method.
+            weights: One per layer.
+            ends: Lower and upper ends of the weights' intervals; unknown by default.
+            mcog: Centre of gravity of the weights; computed by default.
+            tables: Further tables, by name.
+            about: Settings, inputs and remarks.
         """
         low, high = ends or (np.nan, np.nan)
         mcog = mcog or Interval(centre_of_gravity(weights), np.nan, np.nan)

@@ -38,14 +38,19 @@ Texts = Sequence[str] | Sequence[Sequence[str]]
 class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no types
     """Keeps what memloc needs of a training with the Trainer; `memloc.adopt` reads it afterwards.
 
-    `texts` are the training texts in the order of the Trainer's data set (strings, or tuples of
-    the parts of a text), `labels` the labels that are trained on, as numbers, and `original` those
-    before noise; to train the reference, give the labels before noise as both. After each epoch,
-    the model's predictions for these texts are kept; so are the weights of the first epoch whose
-    training accuracy is above `near_ceiling`, and the last ones. With `keep_epochs="early"`, the
-    weights of every epoch are kept until 95 % of the noisy labels are learnt, and those of epochs
-    2, 4, 8, … after that: they show when labels were learnt, and one of them can take the place of
-    a reference.
+    After each epoch, the model's predictions for the training texts are kept; so are the weights of
+    the first epoch whose training accuracy is near the ceiling, and the last ones.
+
+    Args:
+        texts: Training texts in the order of the Trainer's data set, as strings or as tuples of the
+            parts of a text.
+        labels: Labels that are trained on, as numbers.
+        original: Labels before noise; to train the reference, give them as `labels` as well.
+        near_ceiling: Training accuracy above which weights count as memorised.
+        keep_epochs: With `early`, the weights of every epoch are kept until 95 % of the noisy
+            labels are learnt, and those of epochs 2, 4, 8, … after that. They show when labels were
+            learnt, and one of them can take the place of a reference.
+        max_tokens: Largest number of tokens of a text; longer ones are cut.
     """
 
     def __init__(

@@ -179,11 +179,13 @@ class RunSpec(Settings):
     any_format: bool = False
     """Whether weights may be in a format that can carry code (pickle)."""
     task: TaskSpec
+    """Examples that the run is trained on."""
     seed: int
     """Seed of the order of the data, the initial head and dropout."""
     settings: RunSettings
+    """Settings of noise, texts and trainings."""
     plant: PlantSpec | None = None
-    """Default: the noisy labels may be memorised anywhere."""
+    """Layers in which the noisy labels are planted. Default: they may be memorised anywhere."""
 
     @classmethod
     def of(
