@@ -202,6 +202,33 @@ def test_mixtures_are_those_of_really_mixed_weights(family, kind):
         assert (logits[:, subset] - expected).abs().max() <= 1e-5 * max(1, expected.abs().max())
 
 
+PADDED = [*((f, "right") for f in PAPER_FAMILIES), *((f, "left") for f in PAPER_FAMILIES[1:])]
+"""Families and sides; BERT reads its first token, which padding on the left would take away."""
+
+
+@pytest.mark.parametrize(("family", "side"), PADDED)
+def test_mixtures_are_those_of_mixed_models_that_read_a_padded_batch(family, side):
+    final, donor = make_pair(family, 2)
+    units = find_units(Stack(final), "sublayers")
+    encoded = make_texts(final)
+    ids, mask = (np.array(part) for part in encoded.batch(np.arange(len(encoded))))
+    if side == "left":
+        ids, mask = (
+            np.stack([np.roll(row, -n) for row, n in zip(part, encoded.lengths, strict=True)])
+            for part in (ids, mask)
+        )
+    ids, mask = torch.from_numpy(ids), torch.from_numpy(mask)
+    places = {"position_ids": (mask.cumsum(1) - 1).clamp_min(0)} if family != "opt" else {}
+    subsets = [1, 6, 11]
+    logits = logits_of(mixtures_of(final, donor, units), encoded, subsets)
+    for place, subset in enumerate(subsets):
+        chosen = [names for bit, names in enumerate(units.values()) if subset >> bit & 1]
+        model = really_mixed(final, donor, {name for names in chosen for name in names})
+        with torch.no_grad():
+            expected = model(input_ids=ids, attention_mask=mask, **places).logits
+        assert (logits[:, place] - expected).abs().max() <= 1e-5 * max(1, expected.abs().max())
+
+
 def test_the_outcome_says_which_labels_are_lost_and_by_how_much():
     logits = torch.tensor([[[2.0, 1.0, -1.0], [0.0, 3.0, 5.0]]])  # one mixture, two texts
     lost, margin = LABELS.count(logits, torch.tensor([0, 1]))

@@ -9,6 +9,7 @@ from fixtures.tasks import fast_protocol, make_recipe, make_task, train_run
 from memloc.errors import StoreError
 from memloc.methods.early import EarlyDonor, early_donor
 from memloc.methods.timeline import Timeline, differences, learnt_after
+from memloc.model.predict import predicted
 from memloc.reporting.figures import FIGURES
 
 NEEDED = {"verdict.noisy_at_least": 0.5}
@@ -72,7 +73,8 @@ def test_every_known_example_has_an_epoch_and_layers(run, found):
     learnt = found["learnt"]
     assert set(learnt["epoch"]) <= {0, *run.epochs(), 12}
     has_layer = learnt["layer"].notna()
-    assert (learnt["epoch"][~has_layer] == 0).all()
+    assert (learnt["epoch"][has_layer] > 0).all()
+    assert (learnt["centre"].notna() == has_layer).all()
     assert learnt["layer"][has_layer].between(1, 3).all()
     assert learnt["centre"][has_layer].between(1, 3).all()
     assert list(found["summary"]["examples"]) == ["noisy", "clean"]
@@ -90,6 +92,20 @@ def test_the_map_is_drawn_below_the_accuracies(found):
     key = {"task": "words", "category": "words", "model": "tiny", "seed": 1}
     spec = figure.draw(found["map"].assign(**key)).to_dict()
     assert len(spec["vconcat"]) == 2
+
+
+def test_a_label_is_learnt_when_the_checkpoints_themselves_predict_it(run, found):
+    wrong = []
+    for epoch in run.epochs():
+        loaded = run.load(f"epoch-{epoch}")
+        wrong.append(predicted(loaded.stack, run.encode(loaded)) != run.noisy.assigned)
+    start = run.load("pretrained")
+    wrong.insert(0, predicted(start.stack, run.encode(start)) != run.noisy.assigned)
+    ends = np.array([0, *run.epochs(), 12])
+    learnt = found["learnt"]
+    assert (
+        learnt["epoch"].tolist() == ends[learnt_after(np.array(wrong))[learnt["example"]]].tolist()
+    )
 
 
 def test_results_are_kept_and_depend_on_the_epochs(run):

@@ -96,9 +96,9 @@ class Timeline(Method):
         if not noisy.any() or noisy.all():
             raise ScoreError(f"{run.name} needs noisy and clean labels that its model predicts.")
         shares = np.stack([each["shares"][known] for each in found])
-        lost = np.stack([each["lost"][known] > 0 for each in found])
+        wrong = np.stack([each["says_other"][known] for each in found])
         epochs = np.array([*donors, _last_epoch(run, max(donors))])
-        learnt = _learnt_table(found[0]["rows"][known], noisy, epochs, lost, shares)
+        learnt = _learnt_table(found[0]["rows"][known], noisy, epochs, wrong, shares)
         summary, answer = _compared(learnt, shares, noisy)
         tables = {"map": _map(run, epochs, shares, noisy), "learnt": learnt, "summary": summary}
         return Result(self.name, tables, {"answer": answer, "remarks": []})
@@ -108,7 +108,7 @@ class Timeline(Method):
         return _AgainstEpoch(donor=donor, **counts)
 
     def _shares(self, run: Run, donor: str) -> dict[str, Any]:
-        """Shares (examples, layers) against a donor, and which labels all of its layers lose."""
+        """Return shares (examples, layers) against a donor, and what it does not predict."""
         game = self._against(donor)
         rows = np.concatenate(game.examples(run))
         decided_by = {
@@ -119,10 +119,15 @@ class Timeline(Method):
         }
 
         def make() -> dict[str, Any]:
+            from memloc.model.predict import predicted
+
             played = game.play(run)
             (shares, _), _ = played.plan.shares(played.values)  # type: ignore[attr-defined]
-            wrong, lost = played.values[0][:, [0, -1]].T
-            return {"rows": rows, "shares": shares, "wrong": wrong, "lost": lost}
+            loaded = run.load(donor)
+            said = predicted(loaded.stack, run.encode(loaded))[rows]
+            says_other = said != run.noisy.assigned[rows]
+            wrong = played.values[0][:, 0]
+            return {"rows": rows, "shares": shares, "wrong": wrong, "says_other": says_other}
 
         key = unfinished_key(Maker(self.name, self.version), decided_by)
         path = paths.kept_donor(run.work(self.name), donor)
@@ -131,24 +136,25 @@ class Timeline(Method):
 
 
 def differences(shares: FloatArray) -> FloatArray:
-    """What each layer learnt after each donor: shares (donors, ...) less those of the next one.
+    """Return what each layer learnt after each donor: its shares less those of the next donor.
 
-    The shares against the final weights are 0, so the differences sum to the first shares.
+    `shares` are (donors, ...). Those against the final weights are 0, so the differences sum to the
+    first shares.
     """
     return np.asarray(shares - np.concatenate([shares[1:], np.zeros_like(shares[:1])]))
 
 
-def learnt_after(lost: BoolArray) -> IntArray:
-    """Return the number of donors before each label was learnt, of `lost` (donors, examples).
+def learnt_after(wrong: BoolArray) -> IntArray:
+    """Return how many checkpoints come before each label was learnt.
 
-    Training forgets and learns again, and a model that knows nothing is right by chance. So a label
-    is learnt where one step tells best which donors lose it: with the fewest donors before it that
-    keep the label and after it that lose the label, and late rather than early. It is 0 for labels
-    that no donor loses.
+    `wrong` (checkpoints, examples) says which checkpoints do not predict the label. Training
+    forgets and learns again, and a model that knows nothing is right by chance. So a label is
+    learnt where one step tells best which checkpoints predict it: with the fewest that do before
+    the step and do not after it, and late rather than early. It is 0 for labels that all predict.
     """
-    steps = np.where(lost, -1, 1).cumsum(0)
+    steps = np.where(wrong, -1, 1).cumsum(0)
     disagree = np.concatenate([np.zeros_like(steps[:1]), steps])
-    return np.asarray(len(lost) - disagree[::-1].argmin(0), dtype=np.int64)
+    return np.asarray(len(wrong) - disagree[::-1].argmin(0), dtype=np.int64)
 
 
 def _last_epoch(run: Run, kept: int) -> int:
@@ -159,7 +165,7 @@ def _last_epoch(run: Run, kept: int) -> int:
 
 
 def _map(run: Run, epochs: IntArray, shares: FloatArray, noisy: BoolArray) -> Table:
-    """What each layer learnt in each epoch, of noisy and clean examples, with intervals."""
+    """Return what each layer learnt in each epoch of noisy and clean labels, with intervals."""
     curve = _accuracies(run, int(epochs[-1]))
     steps = differences(shares)
     n_steps, _, depth = steps.shape
@@ -199,17 +205,19 @@ def _accuracies(run: Run, last: int) -> Mapping[str, Mapping[int, float]]:
 
 
 def _learnt_table(
-    rows: IntArray, noisy: BoolArray, epochs: IntArray, lost: BoolArray, shares: FloatArray
+    rows: IntArray, noisy: BoolArray, epochs: IntArray, wrong: BoolArray, shares: FloatArray
 ) -> Table:
-    """By example: from which kept epoch on its label is there, and which layers hold it.
+    """Return, by example, the kept epoch at which its label was learnt, and the layers with it.
 
-    `layer` holds most of what the last donor before that epoch undoes, and `centre` is the centre
-    of gravity of all layers; both are missing where no donor loses the label.
+    The epoch is told by what the checkpoints themselves predict: exchanging all layers would keep
+    the final head, which was trained with other layers. `layer` holds most of what the last donor
+    before that epoch undoes, and `centre` is the centre of gravity of all layers; both are missing
+    where every checkpoint predicts the label or where no layer holds it.
     """
-    after = learnt_after(lost)
+    after = learnt_after(wrong)
     held = np.maximum(0, shares[np.maximum(0, after - 1), np.arange(len(rows))])
     held[after == 0] = np.nan
-    layer = np.where(after > 0, np.nan_to_num(held).argmax(1) + 1.0, np.nan)
+    layer = np.where(held.sum(1) > 0, np.nan_to_num(held).argmax(1) + 1.0, np.nan)
     return as_table(
         {
             "example": rows,
