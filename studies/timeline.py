@@ -309,7 +309,7 @@ def bar() -> pd.DataFrame:
 
 def compared() -> pd.DataFrame:
     """Correlation of early donors with references, by whether memloc would use the donor."""
-    runs = read("donors")
+    runs = memorised("donors")
     used = runs["gap"] >= LEAST_GAP
     rows = []
     for name, some in (("used", runs[used]), ("refused", runs[~used])):
