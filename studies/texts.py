@@ -15,9 +15,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 import memloc
 from memloc.data.task import Task
+from memloc.errors import ScoreError
+from memloc.model.checkpoints import save_checkpoint
 from memloc.protocol import common_preset
 from memloc.run.spec import RunSpec
 from memloc.run.train import make_run
@@ -164,9 +167,80 @@ def _mass(weights: Any, own: Any) -> float:
     return float(positive[[*own]].sum() / positive.sum()) if positive.any() else float("nan")
 
 
+COMPARED = ("labels", "facts", "sequences")
+BOTH = {
+    "finetune.learning_rate": 1e-3,
+    "finetune.epochs": 40,
+    "finetune.repeat": 2,
+    "finetune.measure_every": 40,
+    "finetune.keep_epochs": "none",
+}
+"""How all three kinds are learnt; every layer may change."""
+CLEAN = 60
+"""Number of clean examples or ordinary texts; noisy ones are as many as are planted."""
+STEPS = (0.4, 0.6, 0.8, 1.0)
+"""How far the donors are from the final weights on the way to the reference."""
+VALUE = {"labels": "margin", "facts": "log-probability", "sequences": "log-probability"}
+"""What tells layers apart in each kind."""
+
+
+def wanted_runs() -> Iterator[Row]:
+    """Yield the runs that are compared, all of a seed before those of the next one."""
+    for seed in (1, 2, 3):
+        for model in MODELS[:2]:
+            for kind in COMPARED:
+                yield {"model": model, "kind": kind, "seed": seed}
+
+
+def compared(home: Path, key: Row) -> Row:
+    """Train a run with every layer free, and say where its memory is by three donors."""
+    kind, seed = key["kind"], key["seed"]
+    if kind == "labels":
+        task = memloc.load_task("tiny-topic", examples=MEMORISED + CLEAN, seed=seed)
+        task = memloc.add_noise(task, rate=MEMORISED / (MEMORISED + CLEAN), seed=seed)
+    else:
+        task = texts(kind, seed, MEMORISED, CLEAN)
+    folder = home / "compared" / "-".join(map(str, key.values()))
+    weights = ["final", "reference"]
+    run = memloc.train(key["model"], task, folder, seed=seed, settings=BOTH, weights=weights)
+    row = {**key, **_learnt(run), "noisy": len(run.noisy_rows)}
+    if not run.memorised(0.95):
+        return row
+    for step in STEPS:
+        row |= {f"{name}_{step:g}": value for name, value in _profile(run, kind, step).items()}
+    return row
+
+
+def _profile(run: memloc.Run, kind: str, step: float) -> Row:
+    """Return what a donor undoes that is `step` of the way to the reference, and where."""
+    donor = run.folder / "donors" / f"{step:g}"
+    if not donor.is_dir():
+        final, reference = run.load("final"), run.load("reference")
+        with torch.no_grad():
+            pairs = zip(final.model.parameters(), reference.model.parameters(), strict=True)
+            for ours, theirs in pairs:
+                ours.lerp_(theirs, step)
+        save_checkpoint(donor, final, {"step": step})
+    try:
+        found = memloc.Shares(donor=f"{donor}/", subsets="sampled", standard_error=0.02).run(run)
+    except ScoreError:
+        return {"undone": 0.0}
+    shares = found["shares"].query(f"value == '{VALUE[kind]}'")["share"].to_numpy()
+    positive = np.clip(shares, 0, None) / np.clip(shares, 0, None).sum()
+    profile = {f"layer_{layer}": share for layer, share in enumerate(positive, 1)}
+    return {
+        "undone": found["labels"].query("is_noisy")["lost"].mean(),
+        "control": found.about["control"]["kept"],
+        "centre": float(positive @ np.arange(1, len(positive) + 1)),
+        "first_4": float(positive[:4].sum()),
+        **profile,
+    }
+
+
 PARTS_OF_STUDY: Mapping[str, tuple[Callable[[], Iterator[Row]], Callable[[Path, Row], Row]]] = {
     "plants": (wanted_plants, plant),
     "nulls": (wanted_nulls, null),
+    "comparison": (wanted_runs, compared),
 }
 
 

@@ -16,17 +16,21 @@ from fixtures.runs import altered
 from memloc.errors import SettingsError, StoreError
 from memloc.labels.repair import (
     Workshop,
+    _leading,
     _smallest,
     relearnt_at,
     repair,
 )
 from memloc.labels.repaired import (
+    ASCENT,
     BEFORE,
     HEAD,
     LAYERS,
+    REFERENCE,
     RETRAINED,
     YARDSTICK,
     RepairSettings,
+    figure,
 )
 from memloc.methods.apply import localise
 from memloc.methods.mixtures import final_with
@@ -164,18 +168,30 @@ def test_a_killed_repair_goes_on_with_the_same_result(workshop):
     assert Workshop(workshop.run, workshop.settings, (0,)).key != again.key
 
 
-def test_a_deep_model_is_repaired_by_groups_of_layers(memorised_run, tmp_path, monkeypatch):
-    monkeypatch.setattr("memloc.labels.repair.MOST_EXACT", 1)
-    asked = {}
+def test_the_layers_of_a_deep_model_are_those_with_nine_tenths_of_the_shares():
+    assert _leading(np.array([0.1, 0.5, -0.3, 0.35, 0.05])) == (0, 1, 3)
+    assert _leading(np.array([0.0, 0.95, 0.05])) == (1,)
 
-    def look(run, methods, settings):
-        asked.update(settings)
-        raise SettingsError("that is enough")
 
-    monkeypatch.setattr("memloc.labels.repair.localise", look)
-    with pytest.raises(SettingsError, match="enough"):
+def test_a_deep_model_is_repaired_without_all_subsets(memorised_run, tmp_path, monkeypatch):
+    monkeypatch.setattr("memloc.methods.shares.MOST_EXACT", 1)
+    monkeypatch.setattr(Workshop, "compare", lambda workshop: pytest.fail(str(workshop.layers)))
+    with pytest.raises(pytest.fail.Exception, match=r"\(\d"):
         repair(memorised_run, tmp_path / "repaired")
-    assert asked == {"shares.subsets": "groups"}
+
+
+def test_memorised_texts_are_repaired_and_compared_with_gradient_ascent(texts_run, tmp_path):
+    found = repair(texts_run, tmp_path / "repaired", settings={**QUICK, "epochs": 4})
+    table = found.table.set_index("way")
+    assert table.loc[BEFORE, "noisy_predicted"] == 1
+    assert table.loc[[REFERENCE, f"{YARDSTICK} 1"], "noisy_predicted"].tolist() == [0, 0]
+    assert table.loc[LAYERS, "noisy_predicted"] < 0.5
+    assert table.loc[ASCENT, "noisy_predicted"] <= found.settings.gone
+    assert table.loc[ASCENT, "perplexity"] > 1.5 * table.loc[BEFORE, "perplexity"]
+    assert table.loc[BEFORE, "relearnt_updates"] == 1
+    said = " ".join(found.sentences())
+    assert "of the memorised texts are recalled (100% before)" in said
+    assert "label" not in said + json.dumps(figure(found))
 
 
 @pytest.mark.parametrize("way", ["layers", "retrain"])

@@ -406,7 +406,7 @@ def repair(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Take memorised labels out of a model, and test whether they are gone or only hidden.
+    """Take memorised labels or texts out of a model, and test if they are gone or only hidden.
 
     The smallest set of layers that holds them is found by exact shares and replaced. The repaired
     model is compared with repairs of other layers, of the head, and with fine-tuning again: are the

@@ -57,6 +57,8 @@ class Learner:
     is_kept: bool = False
     """Whether the trained model was kept before. The model then learns only if a state says that
     it was interrupted in one pass with others, which were not kept."""
+    unlearns: bool = False
+    """Whether the loss is made larger, as is usual for unlearning; alone, without other parts."""
     is_optional: bool = False
     """Whether to train the model only where that costs little: in one pass with another one."""
 

@@ -46,6 +46,8 @@ class Objective:
     """Tensors that do not learn, but whose gradients count in the norm that is clipped."""
     rows: IntArray | None = None
     """(members, examples): the rows that each learns, or (examples,); default: all."""
+    unlearns: bool = False
+    """Whether the loss is made larger."""
     first_epoch: int = 1
     """The epoch from which on it is learnt, with a schedule of the learning rate from there."""
     optimiser: torch.optim.AdamW = field(init=False)
@@ -61,6 +63,7 @@ class Objective:
             self.tensors.values(),
             lr=self.settings.learning_rate,
             weight_decay=self.settings.weight_decay,
+            maximize=self.unlearns,
             fused=True,
         )
         self.continue_after(0)

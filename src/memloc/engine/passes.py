@@ -189,7 +189,8 @@ class Pass:
     def _maker(self, name: str, labels: Tensor, rows: IntArray) -> MakeObjective:
         lengths = self.work.texts.lengths
         settings = self.work.settings
-        return partial(Objective, name, self.logits, labels, lengths, settings=settings, rows=rows)
+        make = partial(Objective, unlearns=self.trained[0].learner.unlearns)
+        return partial(make, name, self.logits, labels, lengths, settings=settings, rows=rows)
 
     @contextmanager
     def _planted(self, labels: Tensor, auxiliary: Auxiliary) -> Iterator[list[Objective]]:

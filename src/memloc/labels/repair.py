@@ -1,9 +1,11 @@
-"""Takes memorised labels out of a model, and tests whether they are gone or only hidden.
+"""Takes memorised labels or texts out of a model, and tests if they are gone or only hidden.
 
 Layers that hold the labels are replaced by the reference's, or reset and retrained on the clean
 examples. A label that is no longer predicted may still be there: it is then learnt again in fewer
 updates than by a model that never saw it. So every repaired model is taught the noisy labels anew,
 and so are yardsticks: models that were trained on the clean examples alone, from several seeds.
+Memorised texts are repaired in the same way: a text counts as predicted if it is recalled, ordinary
+texts are the clean examples, and gradient ascent, the usual way, is compared as well.
 """
 
 import shutil
@@ -19,6 +21,7 @@ import pandas as pd
 import torch
 
 from memloc.arrays import FloatArray
+from memloc.data.encode import Encoded
 from memloc.engine.fit import fit, fit_all
 from memloc.engine.learner import Learner, Part, Watch
 from memloc.engine.passes import Trained
@@ -30,6 +33,7 @@ from memloc.errors import (
 )
 from memloc.labels.repaired import (
     AGAIN,
+    ASCENT,
     BEFORE,
     HEAD,
     LAYERS,
@@ -47,12 +51,12 @@ from memloc.labels.repaired import (
 )
 from memloc.methods.apply import localise, open_run
 from memloc.methods.mixtures import final_with
-from memloc.methods.shares import MOST_EXACT
+from memloc.methods.shares import UNDOES
 from memloc.model.checkpoints import save_checkpoint
 from memloc.model.device import pick_device, suitable_threads
 from memloc.model.load import Classifier
 from memloc.model.parts import find_parts
-from memloc.model.predict import encode_for, predict
+from memloc.model.predict import continued, encode_for, predicted
 from memloc.progress import Advance, announce, track
 from memloc.protocol import FineTuneSettings
 from memloc.run.folder import Run
@@ -97,10 +101,10 @@ def repair(
     chosen = checked(RepairSettings, settings or {})
     _refuse(opened, home)
     announce("repair", Workshop(opened, chosen))
-    # Smallest sets need all subsets, and a deeper model has too many of single layers.
-    subsets = {"shares.subsets": "groups"} if opened.depth > MOST_EXACT else {}
-    scores = localise(opened, ["shares"], settings=subsets)["shares"]
-    workshop = Workshop(opened, chosen, _smallest(scores))
+    scores = localise(opened, ["shares"])["shares"]
+    # Smallest sets need all subsets, of which a deeper model has too many.
+    layers = _smallest(scores) if scores.about["exact"] else _leading(scores.weights)
+    workshop = Workshop(opened, chosen, layers)
     with suitable_threads(opened.record.width):
         table, curves = workshop.compare()
         found = Repaired(home, table, curves, WAYS[chosen.way], chosen, workshop.level)
@@ -140,6 +144,14 @@ def _smallest(scores: Any) -> tuple[int, ...]:
         raise SettingsError("No set of layers loses the memorised labels: there is nothing to do.")
     best = sets.sort_values("lost", ascending=False, kind="stable").iloc[0]
     return tuple(int(layer) - 1 for layer in str(best["layers"]).split(", "))
+
+
+def _leading(weights: FloatArray) -> tuple[int, ...]:
+    """Return the fewest layers, from 0, with nine tenths of the positive shares."""
+    positive = np.maximum(0, weights)
+    order = np.argsort(-positive, kind="stable")
+    needed = int(np.searchsorted(np.cumsum(positive[order]), UNDOES * positive.sum())) + 1
+    return tuple(sorted(order[:needed].tolist()))
 
 
 @dataclass(frozen=True)
@@ -211,7 +223,7 @@ class Workshop:
     def updates(self, ways: Sequence[str]) -> tuple[int, int]:
         """Updates at most that make these models, and that teach them the labels again."""
         run, own = self.run, self.settings
-        epochs = dict.fromkeys((RETRAINED, AGAIN), own.epochs)
+        epochs = dict.fromkeys((RETRAINED, AGAIN, ASCENT), own.epochs)
         epochs |= {way: run.settings.finetune.epochs for way in ways if way.startswith(YARDSTICK)}
         batches = -(-len(run.clean_rows) // run.settings.finetune.batch_size)
         again = own.relearn_epochs * -(-len(run.noisy_rows) // self.relearning.batch_size)
@@ -238,19 +250,21 @@ class Workshop:
 
         A model that learns nothing but wrong labels soon says the commonest of them everywhere.
         """
+        if self.run.task.is_texts:  # to recall one is not to recall another
+            return self.settings.relearnt
         labels = self.run.noisy.assigned[self.run.noisy_rows]
         commonest = float(np.bincount(labels).max() / len(labels))
         return commonest + self.settings.relearnt * (1 - commonest)
 
     @property
-    def ways(self) -> dict[str, tuple[tuple[int, ...] | None, Callable[[], Classifier]]]:
+    def ways(self) -> dict[str, tuple[Layers, Callable[[], Classifier]]]:
         """By name: the layers that change (from 0; None: not blocks), and how it is made."""
         run, own, every = self.run, self.layers, tuple(range(self.run.depth))
         rest = [layer for layer in every if layer not in own]
         draw = generator(run.seed, "repair", "random")
         some = tuple(sorted(draw.choice(run.depth, len(own), replace=False).tolist()))
         others = tuple(sorted(draw.permutation(rest)[: len(own)].tolist()))
-        return {
+        found: dict[str, tuple[Layers, Callable[[], Classifier]]] = {
             BEFORE: ((), lambda: run.load("final")),
             REFERENCE: (every, lambda: run.load("reference")),
             LAYERS: (own, lambda: final_with(run, own, "reference")),
@@ -260,6 +274,9 @@ class Workshop:
             HEAD: (None, self._with_head),
             AGAIN: (every, lambda: self._learnt(run.load("final"), None)),
         }
+        if run.task.is_texts:
+            found[ASCENT] = every, self._ascended
+        return found
 
     def without_labels(self, names: Sequence[str]) -> Iterator[list[Trained]]:
         """Yield models that learnt the clean examples alone, each from its own seed.
@@ -302,14 +319,30 @@ class Workshop:
         (trained,) = fit_all([learner], run.encode(model), training, Watch(self.advance))
         return trained.model
 
+    def _ascended(self) -> Classifier:
+        """The model after gradient ascent on the memorised texts, until few are recalled."""
+        run = self.run
+        model = run.load("final")
+        texts, labels, rows = run.encode(model), run.noisy.assigned, run.noisy_rows
+
+        def is_done(trained: Trained) -> bool:
+            recalled = trained.predicted(texts)[rows] == labels[rows]
+            return bool(recalled.mean() <= self.settings.gone)
+
+        training = run.settings.finetune.replace({"epochs": self.settings.epochs})
+        learner = Learner("ascent", lambda: model, labels, run.seed, (Part(rows),), unlearns=True)
+        (trained,) = fit_all([learner], texts, training, Watch(self.advance, after_epoch=is_done))
+        return trained.model
+
     def _scores(
         self, way: str, layers: tuple[int, ...] | None, model: Classifier, seconds: float
     ) -> dict[str, Any]:
         run, test, unseen = self.run, self.run.task.test, np.nan
-        right = predict(model.stack, run.encode(model)).argmax(1) == run.noisy.assigned
+        encoded = run.encode(model)
+        right = predicted(model.stack, encoded) == run.noisy.assigned
         if len(test):
             texts = encode_for(model, test, run.settings.text.max_tokens)
-            unseen = float((predict(model.stack, texts).argmax(1) == test.labels).mean())
+            unseen = float((predicted(model.stack, texts) == test.labels).mean())
         named = {None: "head", (): "none", tuple(range(run.depth)): "all layers"}
         some = layers_name([layer + 1 for layer in layers or ()])
         passes = BACKWARD * self.settings.epochs * len(run.clean_rows) * run.depth
@@ -319,10 +352,20 @@ class Workshop:
             "noisy_predicted": float(right[run.noisy_rows].mean()),
             "clean_accuracy": float(right[run.clean_rows].mean()),
             "test_accuracy": unseen,
+            **self._perplexity(model, encoded),
             "seconds": seconds,
             # That an example goes through to make the model, beyond the run's own trainings.
             "block_passes": float(passes) if way in {RETRAINED, AGAIN} else 0.0,
         }
+
+    def _perplexity(self, model: Classifier, encoded: Encoded) -> dict[str, float]:
+        """The perplexity of the continuations of ordinary texts, in a task of texts."""
+        if not self.run.task.is_texts:
+            return {}
+        said = continued(model.stack, encoded)
+        rows = self.run.clean_rows
+        mean = said.log_probability[rows].sum() / said.is_token[rows].sum()
+        return {"perplexity": float(np.exp(-mean))}
 
     def _relearnt(self, way: str, model: Classifier) -> pd.DataFrame:
         """How the noisy labels alone are learnt again, in several orders, by copies of a model."""
@@ -368,7 +411,7 @@ class Workshop:
 
         def look(trained: Trained, update: int) -> None:
             if update % self._interval == 0:
-                hits = trained.predict(texts).argmax(1) == labels
+                hits = trained.predicted(texts) == labels
                 shares[trained.name].append(float(hits.mean()))
 
         def is_done(trained: Trained) -> bool:

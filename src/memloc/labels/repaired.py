@@ -4,7 +4,7 @@ A label that is no longer predicted may still be in the weights: it is then lear
 updates than by yardsticks, models that were trained on the clean examples alone.
 """
 
-import copy
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -22,6 +22,7 @@ from memloc.stats.intervals import prediction_margin
 
 BEFORE, REFERENCE = "before", "reference"
 LAYERS, RETRAINED, AGAIN = "reference's layers", "retrained layers", "fine-tuned again"
+ASCENT = "gradient ascent"
 RANDOM, OTHERS, HEAD = "random layers", "other layers", "head alone"
 YARDSTICK = "yardstick"
 WAYS = {"layers": LAYERS, "retrain": RETRAINED}
@@ -99,6 +100,11 @@ class Repaired(Shown):
             return "hidden"
         return "removed" if row["relearning"] * low > FAR_BELOW else "cannot tell"
 
+    @property
+    def is_texts(self) -> bool:
+        """Whether memorised texts were taken out, and not labels."""
+        return "perplexity" in self.table
+
     @cached_property
     def may_predict(self) -> float:
         """The largest share of noisy labels that a model without them may predict, as by chance."""
@@ -159,22 +165,27 @@ class Repaired(Shown):
             "verdict": _texts()["verdicts"][self.verdict].format(why=why),
             "counts": "" if self.untold else counts,
         }
+        whens = {"before": before, "after": row}
         accuracies = {
             f"{name}_{when}": which[f"{name}_accuracy"]
             for name in ("clean", "test")
-            for when, which in (("before", before), ("after", row))
+            for when, which in whens.items()
         }
         tested = "untested" if np.isnan(before["test_accuracy"]) else "tested"
+        if self.is_texts:
+            tested = "recalled"
+            accuracies |= {f"perplexity_{k}": v["perplexity"] for k, v in whens.items()}
         removed = [
             f"{way} ({self.row(way)['layers']})"
             for way in self.repairs
             if self.judge(way) == "removed"
         ]
-        return [
+        said = [
             _say("repaired", **facts),
             _say(tested, **accuracies),
             _say("compared", removed=", ".join(removed) or "none"),
         ]
+        return [_worded(sentence) for sentence in said] if self.is_texts else said
 
     @property
     def repairs(self) -> list[str]:
@@ -201,12 +212,20 @@ def figure(found: Repaired) -> dict[str, Any]:
     named = found.curves.assign(way=found.curves["way"].mask(is_yardstick, f"{YARDSTICK}s"))
     curves = named.groupby(["way", "update"])["predicted"]
     drawn = curves.agg(mean="mean", low="min", high="max").reset_index()
-    spec: dict[str, Any] = copy.deepcopy(_texts()["figure"])
+    words = json.dumps(_texts()["figure"])
+    spec: dict[str, Any] = json.loads(_worded(words) if found.is_texts else words)
     parts = drawn[drawn["way"] == f"{YARDSTICK}s"], drawn[drawn["way"] != BEFORE]
     for layer, part in zip(spec["layer"], parts, strict=True):
         layer["data"] = {"values": part.to_dict("records")}
     title = spec["title"].format(orders=counted(found.settings.orders, "order"))
     return {**spec, "title": title}
+
+
+def _worded(said: str) -> str:
+    """What is said of labels, in words for texts."""
+    for of_labels, of_texts in _texts()["of_texts"].items():
+        said = said.replace(of_labels, of_texts)
+    return said
 
 
 def _say(name: str, **facts: Any) -> str:
