@@ -70,14 +70,6 @@ def test_tables_are_not_changed_by_drawing(figure, results):
     pd.testing.assert_frame_equal(table, before)
 
 
-def test_p_values_of_nulls_stand_beside_their_places_in_a_uniform_distribution(results):
-    known = pd.DataFrame({"method": ["shares", "gradients"], "null_p": [[0.2, 0.6], []]})
-    drawn = BY_NAME["calibration"].draw(known).data
-    assert drawn["p"].tolist() == [0.2, 0.6]
-    assert drawn["uniform"].tolist() == [0.25, 0.75]
-    assert set(results.calibration["method"]) >= {"shares", "swapping"}
-
-
 def test_names_are_different():
     assert len(BY_NAME) == len(FIGURES)
 

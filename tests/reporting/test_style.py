@@ -49,6 +49,11 @@ def test_colours_stand_out_on_paper_and_on_dark_screens(colour, background):
     assert contrast(colour, background) >= 2
 
 
+def test_a_colour_means_one_thing():
+    groups = [{c for c, _ in TASKS.values()}, {*OF_METHODS}, {*MEANINGS.values()}, {*COLOURS}]
+    assert len(set.union(*groups)) == sum(map(len, groups))
+
+
 def test_a_binarised_task_looks_like_the_whole_one():
     assert task_style("trec-binary") == task_style("trec")
 

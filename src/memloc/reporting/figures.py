@@ -385,7 +385,11 @@ def cells(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
         tooltip=_hover(rows, look),
     )
     legend = alt.Legend(
-        orient="bottom", gradientLength=220, titleLimit=400, format=look.format or alt.Undefined
+        orient="bottom",
+        gradientLength=220,
+        tickCount=4,
+        titleLimit=400,
+        format=look.format or alt.Undefined,
     )
     limits = {"domainMin": 0} if look.limits is None else {"domain": look.limits, "clamp": True}
     scale = alt.Scale(**limits, **scheme)

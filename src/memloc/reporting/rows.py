@@ -86,14 +86,6 @@ def control_layers(table: pd.DataFrame) -> pd.DataFrame:
     return named.sort_values(["null", "first"], kind="stable", ignore_index=True)
 
 
-def calibration(table: pd.DataFrame) -> pd.DataFrame:
-    """P-values of nulls in their order, and those that they would have if they were uniform."""
-    drawn = table[["method", "null_p"]].explode("null_p").dropna()
-    place = drawn.groupby("method", sort=False).cumcount() + 0.5
-    size = drawn.groupby("method", sort=False)["null_p"].transform("size")
-    return drawn.assign(p=drawn.pop("null_p").astype(float), uniform=place / size)
-
-
 def agreement(table: pd.DataFrame) -> pd.DataFrame:
     """Coefficients between all pairs, both ways round; a star marks those that are significant."""
     turned = table.rename(columns={"one": "other", "other": "one"})
@@ -177,7 +169,6 @@ ROWS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "control-tasks": partial(mean_scores, by=["task", "method"]),
     "control-models": partial(mean_scores, by=["model", "method"]),
     "control-layers": control_layers,
-    "calibration": calibration,
     "mcog-over-models": partial(averaged_mcog, by=["task", "category", "method"], group="model"),
     "mcog-over-methods": partial(averaged_mcog, by=[*CASE], group="method"),
     "events": event_pairs,

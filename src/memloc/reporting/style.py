@@ -182,8 +182,8 @@ METHODS = tuple(sorted(method_names("localiser"), key=lambda name: -exactness(na
 """memloc's own localisers, the most exact one first."""
 CATEGORIES = ("nlu", "sentiment", "hate", "topic")
 """From what needs understanding to what words give away."""
-COLOURS = ("#0072B2", "#D55E00", "#CC79A7", "#009E73", "#B8860B")
-"""Okabe and Ito's, which people with any colour vision can tell apart."""
+COLOURS = ("#5F6F80", "#A3A847", "#96614A", "#B19CD9")
+"""For names that are no tasks, methods, or kinds of examples: none of these has such a colour."""
 OF_METHODS = ("#8C6BB1", "#A6761D", "#E7298A", "#66A61E", "#737373")
 SHADES = ("#b9c2cc", "#8794a3", "#566373")
 GREY = "#8a8f98"
