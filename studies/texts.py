@@ -22,15 +22,18 @@ from memloc.data.task import Task
 from memloc.errors import ScoreError
 from memloc.model.checkpoints import save_checkpoint
 from memloc.protocol import common_preset
+from memloc.reporting.tables import markdown
 from memloc.run.spec import RunSpec
 from memloc.run.train import make_run
 from memloc.seeds import generator
+from memloc.stats.intervals import t_ends, wilson
 from memloc.stats.planted import accuracy_at_k
 from memloc.stats.windows import planted_layers, split_kind
 from memloc.store.files import whole_file
-from studies.pages import STORED
+from studies.pages import DOCS, STORED, put
 
 KEPT = STORED / "texts"
+PAGE = DOCS / "explanation" / "texts.md"
 EXAMPLES = Path(memloc.__file__).parent / "study" / "examples"
 COLUMNS: dict[str, Any] = {"prompt": "prompt", "continuation": "continuation", "flag": "memorised"}
 MODELS = ("tiny-gpt-neox", "tiny-opt", "tiny-gpt-neo")
@@ -73,8 +76,8 @@ def sequences(seed: int) -> Task:
 
 
 def wanted_plants() -> Iterator[Row]:
-    """Yield the plants, those of the first seed first."""
-    for seed, layers in ((1, (*EASY, *PARTS, *HARD)), (2, EASY), (3, ("mlp:2-3", "mlp:11-12"))):
+    """Yield the plants; those that matter most come first."""
+    for seed, layers in ((1, (*EASY, PARTS[0], *HARD)), (2, EASY), (1, PARTS[1:]), (3, EASY)):
         for planted in layers:
             for model in MODELS:
                 yield {"model": model, "planted": planted, "seed": seed}
@@ -258,14 +261,137 @@ def run_part(name: str, home: Path) -> None:
             whole.to_csv(draft, index=False, float_format="%.4g")
 
 
+GROUPS = {
+    "easy": "windows of two layers",
+    "parts": "attention or MLP of two layers",
+    "equal": "equal rates",
+    "decoy": "decoys elsewhere",
+}
+LEAST = 0.97
+"""Control at which the kinds are compared."""
+
+
+def write_page() -> None:
+    """Write the tables of the page from what was kept."""
+    plants, nulls, runs = (
+        pd.read_csv(KEPT / f"{name}.csv") for name in ("plants", "nulls", "comparison")
+    )
+    put("plants", markdown(plants_table(plants)), PAGE)
+    put("nulls", markdown(nulls_table(plants, nulls)), PAGE)
+    put("steps", markdown(steps_table(runs)), PAGE)
+    put("kinds", markdown(kinds_table(runs)), PAGE)
+
+
+def _group(planted: str) -> str:
+    kind = split_kind(planted)[0]
+    return "parts" if ":" in planted else kind
+
+
+def plants_table(plants: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per group of plants: how well each way finds the planted layers."""
+    rows = []
+    for group, part in plants.groupby(plants["planted"].map(_group)):
+        used = part[part["recalled"] >= 0.95]
+        right = used[["at_1", "at_2"]].eq(1).all(axis=1)
+        rows.append(
+            {
+                "plants": GROUPS[str(group)],
+                "memorised": f"{len(used)} of {len(part)}",
+                "both layers first": _rate(right),
+                "named right": _rate(used["right"].astype(bool)),
+                **{name: _ends(used[f"mass{key}"]) for name, key in MASSES.items()},
+                "control": _ends(used["control"]),
+            }
+        )
+    order = {name: place for place, name in enumerate(GROUPS.values())}
+    return pd.DataFrame(rows).sort_values("plants", key=lambda names: names.map(order))
+
+
+MASSES = {
+    "mass": "",
+    "by tokens": "_tokens",
+    "in the right part": "_part",
+    "of weight distance": "_distance",
+}
+"""Columns of the table, and how those of the rows end."""
+
+
+def nulls_table(plants: pd.DataFrame, nulls: pd.DataFrame) -> pd.DataFrame:
+    """Return what is undone and what is said of plants and of nulls."""
+    rows = []
+    for name, part in (("plants", plants[plants["recalled"] >= 0.95]), ("nulls", nulls)):
+        said = part["word"].isin(["concentrated", "uneven"])
+        undone = _ends(part["undone"])
+        found = {"runs": name, "number": str(len(part)), "tokens undone": undone}
+        rows.append({**found, "called concentrated or uneven": _rate(said)})
+    return pd.DataFrame(rows)
+
+
+def steps_table(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return means by kind and by how far the donor is from the final weights."""
+    used = runs[runs["recalled"] >= 0.95]
+    rows = []
+    for step in STEPS:
+        for kind in COMPARED:
+            part = used[used["kind"] == kind]
+            names = {"control": "control", "undone": "undone", "centre": "centre"}
+            means = {n: _ends(part[f"{c}_{step:g}"]) for n, c in names.items()}
+            first = _ends(part[f"first_4_{step:g}"])
+            rows.append({"donor at": f"{step:g}", "kind": kind, **means, "layers 1 to 4": first})
+    return pd.DataFrame(rows)
+
+
+def kinds_table(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return each kind's centre, by the reference and where control is the same for all kinds."""
+    used = runs[runs["recalled"] >= 0.95].assign(equal=lambda table: table.apply(_at_least, axis=1))
+    rows = []
+    for (model, kind), part in used.groupby(["model", "kind"]):
+        row = {"model": model, "kind": kind, "runs": str(len(part))}
+        row |= {"centre": _with_t(part["centre_1"]), "at equal control": _with_t(part["equal"])}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _at_least(row: pd.Series) -> float:
+    """Return the centre where control is LEAST, between two donors; the last one if it is more."""
+    control, centre = ([row[f"{name}_{s:g}"] for s in STEPS] for name in ("control", "centre"))
+    known = ~np.isnan(centre)
+    falling = np.array(control)[known][::-1], np.array(centre)[known][::-1]
+    return float(np.interp(LEAST, *falling)) if known.any() else float("nan")
+
+
+def _rate(hits: pd.Series) -> str:
+    found = wilson(float(hits.mean()), float(len(hits)))
+    return f"{hits.mean():.2f} [{float(found.low):.2f}, {float(found.high):.2f}]"
+
+
+def _ends(values: pd.Series) -> str:
+    """Return the mean and the range."""
+    known = values.dropna()
+    if not len(known):
+        return "–"
+    return f"{known.mean():.2f} ({known.min():.2f} to {known.max():.2f})"
+
+
+def _with_t(values: pd.Series) -> str:
+    """Return the mean with its 95 % interval by t over seeds."""
+    known = values.dropna().to_numpy(np.float64)
+    if len(known) < 2:
+        return f"{known.mean():.1f}" if len(known) else "–"
+    low, high = t_ends(known)
+    return f"{known.mean():.1f} [{low:.1f}, {high:.1f}]"
+
+
 def main() -> None:
     """Run a part of the study, or write its page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=[*PARTS_OF_STUDY])
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("part", choices=[*PARTS_OF_STUDY, "page"])
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("runs/texts"))
     options = parser.parse_args()
     memloc.quiet()
-    run_part(options.part, options.folder)
+    if options.part == "page":
+        return write_page()
+    return run_part(options.part, options.folder)
 
 
 if __name__ == "__main__":

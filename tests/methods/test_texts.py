@@ -10,9 +10,11 @@ import memloc
 from fixtures.models import CAUSAL, write_language_model
 from fixtures.tasks import make_texts
 from memloc.data.encode import encode_continued
+from memloc.engine.fit import fit_all
 from memloc.errors import DataError
 from memloc.methods import mixtures as module
 from memloc.methods.mixtures import TOKENS, Mixtures
+from memloc.methods.retrainer import prepared
 from memloc.model.load import load_model
 from memloc.model.predict import continued
 from memloc.model.units import find_units
@@ -94,9 +96,25 @@ def test_swapping_loses_texts_with_half_of_their_tokens(texts_run):
     assert not found.outcomes.missed[found.outcomes.is_noisy].any()
 
 
+def test_retraining_on_ordinary_texts_loses_memorised_ones(texts_run):
+    """As a model says that was trained in the same way, after the same reset."""
+    method = memloc.Retraining(learning_rate=1e-2, epochs=8, widths=(1,))
+    found = method.run(texts_run)
+    outcomes = found.outcomes
+    n = len(texts_run.noisy_rows)
+    assert outcomes.is_noisy.sum() == n
+    assert not outcomes.missed[:n].any()
+    assert outcomes.errors[-1] > 0.8  # of all layers
+    setup = prepared(texts_run, method)
+    (trained,) = fit_all([setup.learner(range(1))], setup.texts, setup.settings)
+    lost = ~continued(trained.stack, texts_run.encode(trained.model)).recalled
+    assert outcomes.errors[0] == lost[texts_run.noisy_rows].mean()
+
+
 def test_methods_for_labels_say_why_they_skip_texts(texts_run):
-    found = memloc.localise(texts_run, settings={"shares.noisy_examples": 2})
-    assert set(found.results) == {"swapping", "shares"}
-    assert "no meaning for memorised texts: its probes need labels" in found.skipped["probing"]
+    few = {"shares.noisy_examples": 2, "retraining.epochs": 1, "retraining.widths": [1]}
+    found = memloc.localise(texts_run, settings=few)
+    assert set(found.results) == {"swapping", "shares", "retraining"}
+    assert "no meaning for memorised texts: a probe tells" in found.skipped["probing"]
     with pytest.raises(DataError, match="gradients has no meaning for memorised texts"):
         memloc.localise(texts_run, ["gradients"])

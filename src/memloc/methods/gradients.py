@@ -42,7 +42,10 @@ class Gradients(Method):
     """Norms of each block's mean gradient, noisy minus clean, relative to those of θ_F."""
 
     name = "gradients"
-    labels_only = "it compares gradients of labels that two classifiers give"
+    labels_only = (
+        "its yardstick is a model of which the head alone was trained, and a language model has no "
+        "new head"
+    )
     needs = ("memorised", "frozen")
     shows = {"gradients": "gradients"}
     report = {

@@ -46,7 +46,10 @@ class Probing(Method, ProbeSettings):
     """
 
     name = "probing"
-    labels_only = "its probes need labels that are wrong"
+    labels_only = (
+        "a probe tells memorised texts from ordinary ones by what they are about, whether the "
+        "model memorised them or not"
+    )
     needs = ("final", "frozen")
     shows = {"noise_probes": "noise_probes"}
     report = packaged(__file__)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from memloc.arrays import BoolArray, IntArray
@@ -20,7 +21,8 @@ from memloc.engine.learner import Learner, Part, Watch
 from memloc.errors import ScoreError
 from memloc.model.load import Classifier
 from memloc.model.parts import find_parts
-from memloc.model.predict import predict
+from memloc.model.predict import predict, predicted
+from memloc.model.stack import Stack
 from memloc.progress import Advance
 from memloc.protocol import FineTuneSettings
 from memloc.run.folder import Run
@@ -145,12 +147,13 @@ def retrain_windows(
     named = {window_name(window): window for window in windows}
     learners = [setup.learner(window) for window in windows]
     watch = Watch(advance)
-    rows = setup.looked_at
+    # A language model is asked for what it says, not for logits over its vocabulary.
+    ask = setup.looked_at if setup.texts.starts is None else None
     found: dict[range, WindowOutcome] = {}
     for ready in fit(
-        learners, setup.texts, setup.settings, watch=watch, ask=rows, scratch=setup.folder
+        learners, setup.texts, setup.settings, watch=watch, ask=ask, scratch=setup.folder
     ):
-        wrong = [trained.logits.argmax(-1) != setup.labels[rows] for trained in ready]
+        wrong = [_wrong(setup, trained.stack, trained.logits) for trained in ready]
         own = [named[trained.name] for trained in ready]
         made = {
             "windows": np.array([(window.start, window.stop) for window in own]),
@@ -165,8 +168,18 @@ def retrain_windows(
 
 def missed(setup: Setup) -> BoolArray:
     """Return whether the final model does not predict the labels that are looked at."""
+    stack = setup.final.stack
+    is_labels = setup.texts.starts is None
+    logits = predict(stack, setup.texts, setup.looked_at) if is_labels else np.empty((0, 0))
+    return _wrong(setup, stack, logits)
+
+
+def _wrong(setup: Setup, stack: Stack, logits: NDArray[np.floating]) -> BoolArray:
+    """Return which labels that are looked at `logits` miss, or which texts are not recalled."""
     rows = setup.looked_at
-    return np.asarray(predict(setup.final.stack, setup.texts, rows).argmax(1) != setup.labels[rows])
+    is_labels = setup.texts.starts is None
+    said = logits.argmax(-1) if is_labels else predicted(stack, setup.texts)[rows]
+    return np.asarray(said != setup.labels[rows])
 
 
 def _split(run: Run, seed: int) -> tuple[IntArray, IntArray]:

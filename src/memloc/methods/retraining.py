@@ -1,4 +1,7 @@
-"""Layer retraining: which labels are lost when layers are trained again on clean examples?"""
+"""Layer retraining: which labels are lost when layers are trained again on clean examples?
+
+Of a language model: which memorised texts, when layers are trained again on ordinary texts.
+"""
 
 import numpy as np
 
@@ -16,7 +19,7 @@ class Retraining(Method):
     """Resets windows of the final model's layers and trains them on clean examples; section 3.1."""
 
     name = "retraining"
-    labels_only = "it retrains layers on labels"
+    labels_only = ""
     exactness = 1
     needs = ("final", "pretrained")
     version = 4
@@ -71,8 +74,12 @@ class Retraining(Method):
 
 
 def _margins(run: Run, rows: IntArray) -> FloatArray:
-    """Return the final model's margin of each example's label."""
-    from memloc.model.predict import predict
+    """Return the final model's margin of each example's label, or a text's log-probability."""
+    from memloc.model.predict import continued, predict
 
     final = run.load("final")
+    if run.task.is_texts:
+        said = continued(final.stack, run.encode(final))
+        each = said.log_probability.sum(1) / said.is_token.sum(1)
+        return np.asarray(each[rows], dtype=np.float64)
     return label_margins(predict(final.stack, run.encode(final))[rows], run.noisy.assigned[rows])
