@@ -71,8 +71,6 @@ class How(NamedTuple):
 
 LEARNT = {True: How(80, 30, 1e-3, 16), False: How(80, 18, 2e-4, 8)}
 """By whether the model is embedded."""
-GROUPS = 6
-"""Pairs of neighbouring layers that are swapped together."""
 
 
 @dataclass(frozen=True)

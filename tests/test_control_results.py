@@ -11,7 +11,7 @@ import memloc
 from fixtures.studies import METHODS, Study, norms_from, training, write_plant
 from memloc.methods.gradients import variant
 from memloc.methods.result import Result
-from memloc.reporting.reading import COLUMNS, compared, control_answers
+from memloc.reporting.reading import COLUMNS, compared, is_right, read_answers
 from memloc.run.folder import Run
 from memloc.run.records import Accuracies, Attempt
 from memloc.seeds import generator
@@ -225,10 +225,11 @@ def test_an_answer_on_a_plant_is_right_if_half_is_in_planted_layers():
     plant = {**RUN, "planted": "2+9", "first": 2, "last": 9, "null": False}
     every = [(plant, record(layers)) for layers in ((1,), (1, 8), (2,), range(12))]
     every.append(({**plant, "null": True}, record((1,))))
-    assert control_answers(every)["right"].tolist() == [True, True, False, False, False]
+    found = [is_right(run, Answer.of(answer)) for run, answer in every]
+    assert found == [True, True, False, False, False]
 
 
 def test_without_answers_their_tables_are_empty():
-    assert list(control_answers([]).columns) == COLUMNS["control_answers"]
+    assert list(read_answers("control_answers", []).columns) == COLUMNS["control_answers"]
     none = pd.DataFrame(columns=COLUMNS["answers"])
     assert list(compared(none, None).columns) == COLUMNS["answers"]

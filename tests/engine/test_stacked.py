@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from fixtures.models import FAMILIES, make_tokenizer
+from fixtures.models import FAMILIES, each_once, make_tokenizer
 from fixtures.tasks import make_task
 from memloc.data.encode import encode
 from memloc.engine import stacked as module
@@ -131,10 +131,7 @@ def in_long_texts(number):
     return layout
 
 
-@pytest.mark.parametrize(
-    ("family", "number"),
-    [*((family, 2) for family in FAMILIES), *(("opt", n) for n in (1, 4, SETTINGS.batch_size))],
-)
+@pytest.mark.parametrize(("family", "number"), each_once(FAMILIES, [2, 1, 4, SETTINGS.batch_size]))
 def test_members_learn_as_if_each_were_alone(members, monkeypatch, family, number):
     """With clipping, decay, a schedule and dropout that are each one's own, embeddings as well."""
     monkeypatch.setattr(Stacked, "_layout", in_long_texts(number))

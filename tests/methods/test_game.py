@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fixtures.mixtures import plain_logits
-from fixtures.models import PAPER_FAMILIES
+from fixtures.models import PAPER_FAMILIES, each_once
 from fixtures.runs import DEPTH, make_classifier, random_run
 from memloc.errors import ModelError, ScoreError, StoreError, UnknownName
 from memloc.methods.apply import localise, result_key
@@ -43,8 +43,10 @@ def given_run(home, family="bert", donor="reference"):
     return run, donor
 
 
-@pytest.mark.parametrize("donor", ["reference", "pretrained", "epoch-3", "folder"])
-@pytest.mark.parametrize("family", PAPER_FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "donor"),
+    each_once(PAPER_FAMILIES, ["reference", "pretrained", "epoch-3", "folder"]),
+)
 def test_both_games_lose_the_labels_that_really_mixed_models_lose(tmp_path, family, donor):
     run, donor = given_run(tmp_path, family, donor)
     final, other = run.load("final"), run.load(donor)

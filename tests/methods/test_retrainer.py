@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fixtures.models import FAMILIES, PAPER_FAMILIES, SPECIAL
+from fixtures.models import FAMILIES, PAPER_FAMILIES, SPECIAL, each_once
 from fixtures.retraining import (
     METHOD,
     UPDATES,
@@ -29,8 +29,7 @@ from memloc.model.predict import to_batch
 from memloc.store import paths
 
 
-@pytest.mark.parametrize("over", ["trained", "all"])
-@pytest.mark.parametrize("family", [*FAMILIES, *SPECIAL])
+@pytest.mark.parametrize(("family", "over"), each_once([*FAMILIES, *SPECIAL], ["trained", "all"]))
 def test_a_window_learns_as_by_the_plain_loop(tmp_path, family, over):
     changes = {"finetune.clip_over": over, "finetune.clip": 1e-6}
     run, window = retrainable(tmp_path, family, changes=changes), range(1, 2)
@@ -142,8 +141,7 @@ def test_windows_run_in_any_order_and_are_kept(tmp_path):
         assert_same_outcomes(outcomes_of(prepared(run, METHOD), every), forwards)
 
 
-@pytest.mark.parametrize("number", [1, 3])
-@pytest.mark.parametrize("family", PAPER_FAMILIES)
+@pytest.mark.parametrize(("family", "number"), each_once(PAPER_FAMILIES, [3, 1]))
 def test_windows_are_retrained_in_one_pass_as_if_each_were_alone(
     tmp_path, monkeypatch, family, number
 ):

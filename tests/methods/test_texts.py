@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import memloc
-from fixtures.models import CAUSAL, write_language_model
+from fixtures.models import CAUSAL, each_once, write_language_model
 from fixtures.tasks import make_texts
 from memloc.data.encode import encode_continued
 from memloc.engine.fit import fit_all
@@ -54,8 +54,7 @@ def plain_values(model, encoded, goals):
     return found
 
 
-@pytest.mark.parametrize("units", ["layers", "sublayers"])
-@pytest.mark.parametrize("family", CAUSAL)
+@pytest.mark.parametrize(("family", "units"), each_once(CAUSAL, ["sublayers", "layers"]))
 def test_mixtures_say_what_really_mixed_models_say(family, units, tmp_path, monkeypatch):
     final, donor = loaded_pair(family, tmp_path)
     texts = make_texts()[["start", "rest"]].to_numpy().tolist()

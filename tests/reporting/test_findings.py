@@ -112,7 +112,7 @@ def test_centres_of_gravity_can_be_those_of_weights_averaged_over_seeds(results)
     of_method = depth[depth["measure"] == "M-CoG retraining"]["depth"]
     assert of_method.item() == pytest.approx(expected)
     # Seeds that have both versions of a task are weighed by themselves.
-    one = paired(other, "mcog", "method")
+    one = paired(other, "mcog")
     assert set(where(one, **chosen)["mcog"].round(9)) == {round(expected, 9)}
 
 

@@ -9,13 +9,7 @@ from fixtures.runs import altered
 from fixtures.studies import Study, write_plant
 from memloc.cli import app
 from memloc.methods.result import Result
-from memloc.reporting.page import (
-    commands,
-    render,
-    settings,
-    study_file,
-    versions,
-)
+from memloc.reporting.page import how_made, render
 from memloc.reporting.results import load_results
 from memloc.reporting.sentences import summarise
 from memloc.seeds import generator
@@ -46,7 +40,7 @@ def folder(tmp_path):
 
 
 def test_recorded_commands_are_listed_once_runs_before_results_before_plants(folder):
-    assert commands(load_results(folder)) == [
+    assert how_made(load_results(folder))["commands"] == [
         TRAIN,
         LOCALISE,
         "memloc control --model tiny-opt --task tiny-topic",
@@ -54,7 +48,7 @@ def test_recorded_commands_are_listed_once_runs_before_results_before_plants(fol
 
 
 def test_what_a_library_made_has_no_command(results):
-    assert commands(results) == []
+    assert how_made(results)["commands"] == []
     page = render(results, summarise(results))
     assert "No command was recorded" in page
     assert "commands make everything again" not in page
@@ -68,7 +62,8 @@ def test_the_page_lists_the_commands(folder):
 
 
 def test_settings_of_methods_are_listed_once_for_all_runs_that_share_them(folder):
-    groups = {(g["name"], tuple(g["values"])): g["runs"] for g in settings(load_results(folder))}
+    made = how_made(load_results(folder))["settings"]
+    groups = {(g["name"], tuple(g["values"])): g["runs"] for g in made}
     assert groups["swapping", (("swapping.normalise", "true"),)] == 1
     assert groups["swapping", (("swapping.normalise", "false"),)] == 1
     (runs,) = [n for (name, _), n in groups.items() if name == "demo"]
@@ -76,7 +71,7 @@ def test_settings_of_methods_are_listed_once_for_all_runs_that_share_them(folder
 
 
 def test_versions_are_those_that_wrote_the_runs(folder):
-    (line,) = versions(load_results(folder))
+    (line,) = how_made(load_results(folder))["versions"]
     assert re.search(r"\bmemloc \d", line)
 
 
@@ -86,13 +81,13 @@ def test_the_words_of_a_training_are_recorded(tmp_path):
     words += ["--out", str(tmp_path / "my runs")]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
-    (line,) = commands(load_results(tmp_path))
+    (line,) = how_made(load_results(tmp_path))["commands"]
     assert line.startswith("memloc train tiny-opt tiny-topic --depth 1 --examples 48 --weights")
     assert line.endswith(f"--out '{tmp_path}/my runs'")
 
 
 def test_the_file_of_a_study_is_shown_as_it_is(tmp_path):
-    assert study_file(load_results(tmp_path)) == ""
+    assert how_made(load_results(tmp_path))["study"] == ""
     text = "preset: demo\nmodels: [tiny-opt]\ntasks: [tiny-topic]\ncontrol: {nulls: all}\n"
     (tmp_path / paths.STUDY).write_text(text)
-    assert study_file(load_results(tmp_path)) == text
+    assert how_made(load_results(tmp_path))["study"] == text

@@ -15,7 +15,7 @@ from memloc.reporting.derived import layers_to_undo
 from memloc.reporting.examples import outcomes_of
 from memloc.reporting.figures import FIGURES, _titled
 from memloc.reporting.missing import coverage
-from memloc.reporting.page import render, settings, versions
+from memloc.reporting.page import how_made, render
 from memloc.reporting.results import load_results
 from memloc.reporting.sentences import (
     marked,
@@ -416,11 +416,11 @@ def test_coverage_lists_what_runs_have_and_the_commands_for_the_rest(results, on
 
 
 def test_how_it_was_made_names_settings_and_versions(results):
-    group, *methods = settings(results)
+    group, *methods = how_made(results)["settings"]
     assert (group["kind"], group["name"], group["runs"]) == ("preset", "demo", 16)
     assert ("method", "swapping", 16) in [(m["kind"], m["name"], m["runs"]) for m in methods]
     assert ("finetune.epochs", "30") in group["values"]
-    (line,) = versions(results)
+    (line,) = how_made(results)["versions"]
     assert "torch" in line
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fixtures.models import FAMILIES, PAPER_FAMILIES
+from fixtures.models import FAMILIES, PAPER_FAMILIES, each_once
 from fixtures.tasks import Plant, fast_protocol, make_recipe, make_task, train_run
 from memloc.data.encode import encode
 from memloc.data.task import hash_examples
@@ -57,8 +57,7 @@ def learners(tiny_model, family, window, *, pooler_and_norm=False, **changes):
         yield loaded, objectives, named
 
 
-@pytest.mark.parametrize("over", ["trained", "all"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "over"), each_once(FAMILIES, ["trained", "all"]))
 def test_the_planted_task_changes_its_window_and_head_alone(tiny_model, family, over):
     """Bit for bit, after steps of both: weights, AdamW's moments, weight decay and clipping."""
     window = range(1, 3)

@@ -32,7 +32,7 @@ class Encoded:
         return np.diff(self.offsets)
 
     def batch(self, rows: IntArray) -> tuple[IntArray, IntArray]:
-        """Token ids and attention mask (n, longest) of the texts at `rows`, padded right."""
+        """Return token ids and attention mask (n, longest) of the texts at `rows`, padded right."""
         lengths = self.lengths[rows]
         columns = np.arange(lengths.max(initial=0))
         is_token = columns < lengths[:, None]
@@ -107,14 +107,14 @@ ids do."""
 
 
 def random_batches(n: int, batch_size: int, rng: Generator) -> list[IntArray]:
-    """The numbers 0..n-1 in random order, in batches of `batch_size`; the last may be smaller."""
+    """Return 0..n-1 in random order, in batches of `batch_size`; the last may be smaller."""
     return _cut(rng.permutation(n), batch_size)
 
 
 def length_grouped_batches(
     lengths: IntArray, batch_size: int, rng: Generator, pool: int = 50
 ) -> list[IntArray]:
-    """Random batches of texts that are about as long, every text once, in random order.
+    """Return random batches of texts of similar length, every text once, in random order.
 
     Texts are shuffled, then sorted by length within pools of `pool` batches: little padding, and
     still other batches in every epoch.
@@ -126,7 +126,7 @@ def length_grouped_batches(
 
 
 def sorted_batches(lengths: IntArray, max_tokens_per_batch: int) -> list[IntArray]:
-    """Batches of at most so many tokens with padding (or of one text), the longest texts first."""
+    """Return batches of limited size in tokens (or of one text), the longest texts first."""
     order = np.argsort(-lengths, kind="stable")
     batches, start = [], 0
     while start < len(order):
@@ -142,7 +142,7 @@ def _cut(rows: IntArray, size: int) -> list[IntArray]:
 
 
 def _special_ids(tokenizer: Any) -> tuple[int, int]:
-    """The id to pad with, and the id that stands for a text without tokens."""
+    """Return the id to pad with, and the id that stands for a text without tokens."""
     pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
     known = [token for token in (pad, end) if token is not None]
     if not known:

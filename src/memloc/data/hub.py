@@ -26,7 +26,7 @@ def is_reachable() -> bool:
 
 @contextmanager
 def asked_once(source: str) -> Iterator[None]:
-    """While active, a hub that does not answer is left alone and only its caches are read.
+    """Ask the hub once whether it answers; while active, one that does not is left alone.
 
     The hub's own libraries would ask again for half a minute and print each attempt. A `source`
     that is a folder needs no hub.
@@ -57,7 +57,7 @@ def unreachable() -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """While active, the hub's library draws no bars, and only errors are heard of."""
+    """Silence the hub's library while active: no progress bars, and only errors."""
     bars = import_module("huggingface_hub.utils.tqdm")  # a class hides it in its package
     logger = logging.getLogger("huggingface_hub")
     level, hidden = logger.level, bars.are_progress_bars_disabled()

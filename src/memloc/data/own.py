@@ -1,4 +1,4 @@
-"""Makes a task of anybody's own file, with or without noise that is already in its labels."""
+"""Makes a task of a person's own file, with or without noise in its labels."""
 
 import re
 import warnings
@@ -33,7 +33,7 @@ from memloc.errors import (
 from memloc.seeds import generator
 
 UNKNOWN = -1
-"""The original label of an example that is flagged as noisy in a task of more than two classes."""
+"""Original label of an example that is flagged as noisy in a task of more than two classes."""
 
 
 @checked_arguments
@@ -108,7 +108,7 @@ def check_noisy_file(path: Path, held_out: Path | None = None, **columns: Any) -
 
 @dataclass(frozen=True)
 class Columns:
-    """What the columns of a file are called; wrong labels are marked by one of the last two."""
+    """Names of a file's columns; `original` or `flag` marks wrong labels."""
 
     text: str = "text"
     label: str = "label"
@@ -125,14 +125,14 @@ class Columns:
 
     @property
     def parts(self) -> list[str]:
-        """The columns of the text's parts."""
+        """Columns of the text's parts."""
         if self.prompt is not None and self.continuation is not None:
             return [self.prompt, self.continuation]
         return [self.text] if self.pair is None else [self.text, self.pair]
 
     @property
     def all(self) -> list[str]:
-        """Every column that is needed."""
+        """Columns that are needed."""
         named = [*self.parts, None if self.is_texts else self.label, self.original, self.flag]
         return [column for column in named if column is not None]
 
@@ -143,7 +143,7 @@ class Columns:
 
     @property
     def right(self) -> "Columns":
-        """The same without marks: the labels before noise, where there is a column of them."""
+        """The same columns without marks, with the labels before noise if there are any."""
         label = self.original or self.label
         return replace(self, label=label, original=None, flag=None)
 
@@ -172,7 +172,7 @@ class Columns:
             )
 
     def noise(self, original: IntArray, assigned: IntArray) -> NoisyLabels:
-        """Labels before and after noise, with how that is known."""
+        """Return the labels before and after noise, and how that is known."""
         kind = "flags" if self.original is None else "original labels"
         origin = f"column {self.original or self.flag!r} read as {kind}"
         noisy = given_noise(original, assigned, origin)
@@ -188,19 +188,19 @@ class Columns:
 
 @dataclass(frozen=True)
 class Rows:
-    """A file's texts with their labels, as indices into the names of the classes."""
+    """Texts of a file with their labels, as indices into the names of the classes."""
 
     names: tuple[str, ...]
     assigned: IntArray
     examples: Examples
-    """With original labels: the same where nothing says which are wrong; UNKNOWN where flags leave
+    """Texts with original labels: the assigned ones without marks, UNKNOWN where flags leave
     it open."""
 
 
 def read_rows(
     path: Source, columns: Columns, known: Sequence[str] | None = None, *, knower: str = "model"
 ) -> Rows:
-    """The examples of a file; classes are those that a `knower` knows already, or the file's own.
+    """Read the examples of a file; classes are those that a `knower` knows, or the file's own.
 
     A model's classes may be written as their numbers, too.
     """
@@ -237,7 +237,7 @@ def read_rows(
 def _text_rows(
     path: Source, columns: Columns, table: Mapping[str, list[Any]], parts: tuple[Any, ...]
 ) -> Rows:
-    """The examples of a task of texts: those whose memory is asked about, and ordinary ones."""
+    """Return the examples of a task of texts: those perhaps memorised, and ordinary ones."""
     said = np.zeros(len(parts), dtype=np.int64)
     if columns.flag is None:
         return Rows((), said, Examples(parts, said))
@@ -279,7 +279,7 @@ _REAL = re.compile(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?", re.IGNORECASE)
 
 
 def _refuse_flags(path: Source, columns: Columns, original: set[str], assigned: set[str]) -> None:
-    """Flags that were called original labels; of two classes 0 and 1 they cannot be told apart."""
+    """Refuse flags that were called original labels, unless the classes are 0 and 1."""
     others = in_order(assigned - original)
     if looks_like_flags(original) and others:
         raise DataError(
@@ -292,7 +292,7 @@ def _refuse_flags(path: Source, columns: Columns, original: set[str], assigned: 
 def _index(
     path: Source, columns: Columns, found: set[str], known: Sequence[str], knower: str
 ) -> dict[str, int]:
-    """From the names in a file to the numbers of classes: all by name, or all by number."""
+    """Return the number of each class by its label in a file: a name, or the number itself."""
     by_name = {name: i for i, name in enumerate(known)}
     by_number = {str(i): i for i in range(len(known))}
     if found <= set(by_name):
@@ -318,5 +318,5 @@ def _listed(names: Sequence[str], most: int = 10) -> str:
 
 
 def _shortened(name: str, most: int = 60) -> str:
-    """A label in a sentence; a column of texts that was taken for labels has long ones."""
+    """Shorten a label for a sentence: a column of texts may be taken for labels."""
     return name if len(name) <= most else f"{name[:most]}..."

@@ -25,7 +25,7 @@ from memloc.protocol import NoiseSettings
 from memloc.seeds import generator
 
 OWN = "own"
-"""The category of tasks from people's own files, whose labels may have errors that nobody knows."""
+"""Category of tasks from people's own files, whose labels may have unknown errors."""
 
 
 @checked_arguments
@@ -56,7 +56,7 @@ def add_noise(task: Task, rate: float = 0.15, seed: int = 1, kind: str = "unifor
 
 
 def noisy_task(task: Task, noise: NoiseSettings) -> Task:
-    """A task with the noise that it has, or with that of these settings."""
+    """Return a task with its own noise, or with that of these settings."""
     return task if task.noise else add_noise(task, noise.rate, noise.seed, noise.kind)
 
 
@@ -93,7 +93,7 @@ def perturb(
 
 
 def given_noise(original: IntArray, assigned: IntArray, origin: str = "") -> NoisyLabels:
-    """Noise that was there already: an example is noisy where its two labels differ."""
+    """Return noise that was there already: an example is noisy where its two labels differ."""
     is_noisy = original != assigned
     if not is_noisy.any() or is_noisy.all():
         found = "all" if is_noisy.any() else "none"
@@ -105,7 +105,7 @@ def given_noise(original: IntArray, assigned: IntArray, origin: str = "") -> Noi
 
 
 def binarise(task: Task) -> Task:
-    """The task with its two most frequent training classes only, in the order they had."""
+    """Keep the two most frequent training classes of a task, in their order."""
     counts = np.bincount(task.train.labels, minlength=task.n_classes)
     kept = np.sort(np.argsort(-counts, kind="stable")[:2])
     if len(kept) < 2 or counts[kept].min() == 0:
@@ -127,7 +127,7 @@ KINDS: Mapping[str, Callable[[int, int, Generator], IntArray | int]] = {
     "uniform": lambda n, n_classes, rng: rng.integers(1, n_classes, size=n),
     "next": lambda _n, _n_classes, _rng: 1,
 }
-"""By the name of a kind of noise: how many classes further on each wrong label is."""
+"""Functions that say how many classes further on each wrong label is, by kind of noise."""
 
 
 def _warn_of_small_classes(counts: Mapping[str, int], shares: Sequence[int], rate: float) -> None:
@@ -156,7 +156,7 @@ def _warn_of_small_classes(counts: Mapping[str, int], shares: Sequence[int], rat
 
 
 LISTED = 5
-"""So many small classes are named in a warning."""
+"""Largest number of small classes that a warning names."""
 
 
 def _only(examples: Examples, kept: IntArray) -> Examples:

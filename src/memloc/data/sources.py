@@ -35,7 +35,7 @@ from memloc.errors import (
 from memloc.seeds import generator
 
 EMBEDDED = Path(__file__).parent / "tiny"
-"""The folder of the tasks that come with memloc."""
+"""Folder of the tasks that come with memloc."""
 DATA_VARIABLE = "MEMLOC_DATA"
 """Environment variable that names the folder to read the paper's tasks from."""
 
@@ -104,7 +104,7 @@ def _read_folder(spec: TaskSpec, home: Path) -> list[Examples]:
 
 
 def _label_numbers(spec: TaskSpec, meta: Path) -> list[int]:
-    """By the number that a folder gives a label, the number that it has in the table of tasks."""
+    """Return, for each label number of a folder, its number in the table of tasks."""
     name = spec.name
     try:
         names = json.loads(meta.read_bytes())["label_names"]
@@ -132,12 +132,12 @@ def _examples(parts: Sequence[tuple[str, ...]], labels: Sequence[int]) -> Exampl
 
 
 def split_off(examples: Examples, rng: Generator) -> tuple[Examples, Examples]:
-    """A random 80 % (rounded down) and the rest, both in the order they had."""
+    """Split off a random 80 % (rounded down); both parts keep their order."""
     return _cut(examples, len(examples) * 4 // 5, rng)
 
 
 def halve(examples: Examples, rng: Generator) -> tuple[Examples, Examples]:
-    """Two random halves, both in the order they had; of an odd number the second gets more."""
+    """Split into two random halves, both in their order; the second may have one more."""
     if len(examples) < 2:
         raise DataError(
             f"Held-out data of {counted(len(examples), 'example')} cannot be halved into validation"
@@ -153,7 +153,7 @@ def _cut(examples: Examples, size: int, rng: Generator) -> tuple[Examples, Examp
 
 
 def subsample(task: Task, n_train: int, seed: int) -> Task:
-    """The task with a random `n_train` of its training examples, classes in the same shares.
+    """Sample `n_train` training examples of a task, with the same shares of classes.
 
     Noisy and clean examples keep their shares, too, where the task has noise of its own. Shares are
     rounded by largest remainder; a very rare class may lose its last example. Held-out splits keep
@@ -178,7 +178,7 @@ def subsample(task: Task, n_train: int, seed: int) -> Task:
 
 
 def _some(kinds: IntArray, size: int, rng: Generator) -> IntArray:
-    """Rows of so many at random, kinds in the same shares; all where there are no more."""
+    """Draw `size` rows at random with the same shares of kinds; all rows if there are fewer."""
     if len(kinds) <= size:
         return np.arange(len(kinds))
     counts = np.bincount(kinds)
@@ -257,7 +257,7 @@ def _other_data(spec: PaperTask, found: str) -> DataError:
 
 
 def _label_names(spec: PaperTask, split: Any) -> list[Any]:
-    """The label of every row as a name; None for documents without exactly one topic."""
+    """Return the label of every row as a name; None for documents without exactly one topic."""
     values = split[:][spec.hub.label]
     if spec.hub.rows == "single topic":
         return [topics[0] if len(topics) == 1 else None for topics in values]
@@ -267,7 +267,7 @@ def _label_names(spec: PaperTask, split: Any) -> list[Any]:
 
 
 def _check_topics(spec: PaperTask, labels: list[Any]) -> None:
-    """The most frequent single topics of the training data must be the ones in the table."""
+    """Refuse training data whose most frequent single topics are not those of the table."""
     known = spec.label_names
     counts = Counter(name for name in labels if name is not None)
     found = {name for name, _ in counts.most_common(len(known))}

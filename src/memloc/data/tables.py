@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Table = tuple[list[str], Callable[[str], list[Any]]]
-"""The names of the columns, and how to get the values of one."""
+"""Names of the columns, and a function that gets the values of one."""
 SEPARATORS = ",;\t|"
-"""What may stand between the fields of a csv or tsv file."""
+"""Characters that may separate the fields of a csv or tsv file."""
 FLAGS = {
     **dict.fromkeys(("true", "yes", "t", "y", "1"), True),
     **dict.fromkeys(("false", "no", "f", "n", "0"), False),
 }
-"""How people write true and false."""
+"""Spellings of true and false."""
 GUARDED = "apostrophe_added"
-"""The column of a csv file by memloc that says in which rows an apostrophe was put before cells."""
+"""Column of a csv file by memloc that marks rows with an apostrophe before cells."""
 _FORMULA = re.compile("'*[-=+@\t\r\n\uff0d\uff1d\uff0b\uff20]")
-"""How a cell begins that a spreadsheet would take for a formula, or that was guarded against it."""
+"""Beginning of a cell that a spreadsheet would take for a formula, or that was guarded."""
 _NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?", re.IGNORECASE)
 
 
@@ -48,13 +48,13 @@ class InMemory:
 
     table: Any
     name: str = "table"
-    """What a task that is made of it is called."""
+    """Name of a task that is made of the table."""
 
     def __str__(self) -> str:
         return f"the {type(self.table).__name__}"
 
     def columns(self) -> Table:
-        """The columns; classes that a Dataset numbers have their names."""
+        """Return the columns; classes that a Dataset numbers have their names."""
         if hasattr(self.table, "iloc"):
             names = [str(name) for name in self.table.columns]
             return names, lambda column: _plain(self.table.iloc[:, names.index(column)])
@@ -69,13 +69,13 @@ class InMemory:
 
 
 Source = Path | InMemory
-"""What examples are read from."""
+"""Source of examples: a file, or a table in memory."""
 Data: TypeAlias = Union[str, Path, "pd.DataFrame", "datasets.Dataset"]
-"""What people may give: a file, or a table in memory."""
+"""Data that people may give: a file, or a table in memory."""
 
 
 def source_of(data: Any) -> Source:
-    """What examples are read from: a file by its path, a DataFrame or a Dataset."""
+    """Return the source of examples: a file by its path, a DataFrame or a Dataset."""
     if isinstance(data, Path | InMemory):
         return data
     if isinstance(data, str) and data:
@@ -95,13 +95,13 @@ _TABLES = {"pandas": "DataFrame", "datasets": "Dataset"}
 
 
 def _plain(series: "pd.Series[Any]") -> list[Any]:
-    """The values of a column as Python's own; None where there is none."""
+    """Return the values of a column as Python's own; None for missing ones."""
     values = series.astype(object).where(series.notna(), None).tolist()
     return [v.item() if hasattr(v, "dtype") and hasattr(v, "item") else v for v in values]
 
 
 def read_columns(path: Source, columns: Sequence[str]) -> dict[str, list[Any]]:
-    """The values of `columns`, row by row; what a row lacks is None.
+    """Return the values of `columns`, row by row; None for missing ones.
 
     Fields of csv and tsv files (both with csv's quotes) are strings, those of jsonl and Parquet
     have the type they have there, as those of tables in memory.
@@ -124,7 +124,7 @@ def read_columns(path: Source, columns: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def write_csv(path: Path, table: "pd.DataFrame") -> None:
-    """Write a table that `read_columns` gives back to the letter and a spreadsheet cannot run.
+    """Write a table so that `read_columns` reads it unchanged and spreadsheets run no formula.
 
     Texts that a spreadsheet would take for a formula get an apostrophe before them, and the column
     `GUARDED` marks their rows; `read_columns` takes the apostrophes away again.
@@ -147,7 +147,7 @@ def _unguarded(cell: Any) -> Any:
 
 
 def texts_of(path: Source, column: str, values: Sequence[Any]) -> list[str]:
-    """The values as texts, none of them empty."""
+    """Return the values as texts, none of them empty."""
     strange = [v for v in values if v is not None and not isinstance(v, str)]
     _refuse_strange(path, column, strange, "texts are needed: choose another column")
     _refuse_missing(path, column, "text", [v is None or not v.strip() for v in values])
@@ -156,7 +156,7 @@ def texts_of(path: Source, column: str, values: Sequence[Any]) -> list[str]:
 
 
 def labels_of(path: Source, column: str, values: Sequence[Any]) -> list[str]:
-    """The values as names of classes, none of them missing: strings, integers or booleans.
+    """Return the values as names of classes: strings, integers or booleans, none missing.
 
     Spaces around a label do not count, and where all are whole numbers 1.0 is the label 1.
     """
@@ -174,7 +174,7 @@ def labels_of(path: Source, column: str, values: Sequence[Any]) -> list[str]:
 
 
 def flags_of(path: Source, column: str, values: Sequence[Any]) -> list[bool]:
-    """The values as true or false, in any of the ways that people write them."""
+    """Return the values as true or false, in any of the `FLAGS`."""
     names = labels_of(path, column, values)
     strange = next((name for name in names if name.lower() not in FLAGS), None)
     if strange is not None:
@@ -187,12 +187,12 @@ def flags_of(path: Source, column: str, values: Sequence[Any]) -> list[bool]:
 
 
 def looks_like_flags(names: Iterable[str]) -> bool:
-    """Whether labels could also be read as flags."""
+    """Return whether labels could also be read as flags."""
     return all(name.lower() in FLAGS for name in names)
 
 
 def sorted_labels(labels: set[str]) -> tuple[str, ...]:
-    """A stable order: integers by value where all are integers, else by spelling."""
+    """Sort labels: by value if all are integers, else by spelling."""
     if all(re.fullmatch("-?[0-9]+", label) for label in labels):
         return tuple(sorted(labels, key=lambda label: (int(label), label)))
     return tuple(sorted(labels))
@@ -266,7 +266,7 @@ def _advice(error: Exception) -> str:
 MOST_UNPACKED = "MEMLOC_UNPACK_GB"
 """Environment variable: gigabytes that a compressed file may have when it is unpacked."""
 USUALLY = 1.0
-"""Gigabytes without that variable; reading takes about three times as much memory."""
+"""Gigabytes allowed without that variable; reading takes about three times as much memory."""
 
 
 def _most_unpacked() -> int:
@@ -290,7 +290,7 @@ def _refuse_large(path: Path, size: int, most: int) -> None:
 
 
 def _text_of(path: Path) -> str:
-    """A text file's content, compressed or not, in UTF-8, or in UTF-16 if it says so."""
+    """Return a text file's content, compressed or not, in UTF-8, or in UTF-16 if it says so."""
     if path.name.lower().endswith(".gz"):
         most = _most_unpacked()
         with gzip.open(path) as packed:

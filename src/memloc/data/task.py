@@ -28,7 +28,7 @@ class Examples:
         return len(self.parts)
 
     def take(self, rows: IntArray) -> "Examples":
-        """The examples at `rows`, in that order."""
+        """Return the examples at `rows`, in that order."""
         return Examples(tuple(self.parts[i] for i in rows), self.labels[rows])
 
 
@@ -40,15 +40,15 @@ class NoisyLabels:
     assigned: IntArray
     is_noisy: BoolArray
     origin: str = ""
-    """How it is known which labels are wrong, for people."""
+    """Sentence that says how it is known which labels are wrong."""
 
     def take(self, rows: IntArray) -> "NoisyLabels":
-        """The labels at `rows`, in that order."""
+        """Return the labels at `rows`, in that order."""
         kept = (self.original[rows], self.assigned[rows], self.is_noisy[rows])
         return NoisyLabels(*kept, self.origin)
 
     def summary(self) -> str:
-        """How many examples are noisy, and how that is known."""
+        """Say how many examples are noisy, and how that is known."""
         found = f"{int(self.is_noisy.sum()):,} noisy of {counted(len(self.is_noisy), 'example')}"
         return f"{found}, {self.origin}." if self.origin else f"{found}."
 
@@ -66,13 +66,13 @@ class Task(Shown):
     category: str
     label_names: tuple[str, ...]
     train: Examples
-    """With original labels."""
+    """Training examples with original labels."""
     validation: Examples
     test: Examples
     source: str
-    """Where it was read from, for people."""
+    """Source of the task, for people."""
     noise: NoisyLabels | None = None
-    """Which training labels are wrong, once that is known."""
+    """Labels before and after noise; None before noise is added."""
 
     @property
     def is_texts(self) -> bool:
@@ -81,7 +81,7 @@ class Task(Shown):
 
     @property
     def labels(self) -> NoisyLabels:
-        """The training labels before and after noise; the same ones without noise."""
+        """Training labels before and after noise; equal without noise."""
         plain = self.train.labels
         return self.noise or NoisyLabels(plain, plain, np.zeros(len(plain), dtype=np.bool_))
 
@@ -97,7 +97,7 @@ class Task(Shown):
 
     @property
     def table(self) -> "pd.DataFrame":
-        """The training examples: text, label, the label before noise, and whether it is noisy."""
+        """Training examples: text, label, the label before noise, and whether it is noisy."""
         import pandas as pd
 
         labels, names = self.labels, np.array([*self.label_names, ""])  # -1: not known

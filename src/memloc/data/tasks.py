@@ -1,4 +1,4 @@
-"""Every task that has a name; the table is `tasks.yaml`."""
+"""Tasks that have a name; the table is `tasks.yaml`."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -6,11 +6,11 @@ from typing import Literal
 from memloc.settings import Settings, packaged
 
 BINARY = "-binary"
-"""What the name of a task's variant with its two most frequent classes ends in."""
+"""Ending of the name of a task's variant with its two most frequent classes."""
 
 
 class TaskSpec(Settings):
-    """What is known of a task without its texts."""
+    """Description of a task without its texts."""
 
     name: str
     category: Literal["nlu", "sentiment", "hate", "topic"]
@@ -25,12 +25,12 @@ class TaskSpec(Settings):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """What is read: the training split, and the held-out one if there is one."""
+        """Splits that are read: the training split, and the held-out one if there is one."""
         return ("train",) if self.held_out is None else ("train", self.held_out)
 
 
 class HubSource(Settings):
-    """Where the hub keeps a task, or a local folder with the same files.
+    """Place of a task on the hub, or of a local folder with the same files.
 
     The hub cannot be reached in tests: repositories, branches and columns are taken from
     documentation.
@@ -43,10 +43,10 @@ class HubSource(Settings):
     config: str | None = None
     """Named configuration, on branches that describe their configurations."""
     subfolder: str | None = None
-    """On the Parquet branch, which describes none, a configuration is a folder."""
+    """Folder of the configuration on a Parquet branch, which describes none."""
     revision: str = "main"
     rows: Literal["all", "listed labels", "single topic"] = "all"
-    """Which of the hub's rows belong to the task; local folders hold the right rows already."""
+    """Rows of the hub that belong to the task; local folders hold the right rows already."""
 
 
 class PaperTask(TaskSpec):
@@ -65,7 +65,7 @@ PAPER_TASKS = {row["name"]: PaperTask(**row) for row in _TABLE["paper"]}
 
 @dataclass(frozen=True)
 class TaskRow:
-    """What a person wants to see of a task before choosing it."""
+    """Facts that people want to see of a task before choosing it."""
 
     name: str
     category: str
@@ -76,11 +76,11 @@ class TaskRow:
     """Empty where only the data can tell which classes are the two most frequent."""
     source: str
     domain: str = ""
-    """Where the paper's texts come from."""
+    """Origin of the paper's texts."""
 
 
 def known_tasks() -> dict[str, TaskRow]:
-    """Every name that `load_task` understands: embedded, the twelve, and their binary variants."""
+    """Return all names that `load_task` knows: embedded, the twelve, and binary variants."""
     rows = [_row(task, "embedded") for task in EMBEDDED_TASKS.values()]
     rows += [_row(task, task.hub.repository, domain=task.domain) for task in PAPER_TASKS.values()]
     rows += [

@@ -15,18 +15,18 @@ from memloc.seeds import generator
 from memloc.stats.intervals import percentiles
 
 LEAST = 10
-"""Labels that the estimate of random errors rests on at least."""
+"""Least number of labels behind the estimate of random errors."""
 CLEARLY = 25
-"""Random errors from which on their number counts as known. Clean texts and texts with human errors
+"""Estimated number of random errors that counts as real. Clean texts and texts with human errors
 have estimates of 12 to 22, whatever their number, because of `LEAST`."""
 RESAMPLES = 200
 CLOSE = 1e-6
-"""Probabilities that differ by less count as equal."""
+"""Difference below which probabilities count as equal."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What held-out probabilities say about every label, and about all labels."""
+    """Judgement on every label, and on all labels, by held-out probabilities."""
 
     doubt: FloatArray
     """(examples,): cleanlab's margin adjusted by class; the higher, the less the label fits."""
@@ -43,7 +43,7 @@ class Judged:
 
     @property
     def is_random(self) -> bool:
-        """Whether clearly some labels are wrong as if drawn at random."""
+        """Whether some labels are clearly wrong as if drawn at random."""
         return self.random[0] > CLEARLY
 
 
@@ -73,7 +73,7 @@ def has_rare_class(labels: IntArray, n_classes: int) -> bool:
 
 
 def usual(chances: FloatArray, labels: IntArray) -> FloatArray:
-    """(classes,): the mean probability of a class among the examples that have it; 0 without any.
+    """Return (classes,): the mean probability of a class among its own examples; 0 without any.
 
     Models are surer of some classes than of others.
     """
@@ -82,7 +82,7 @@ def usual(chances: FloatArray, labels: IntArray) -> FloatArray:
 
 
 def adjusted_margin(chances: FloatArray, labels: IntArray) -> FloatArray:
-    """(examples,): how far the likeliest other label is above the given one, relative to `usual`.
+    """Return (examples,): how far the likeliest other label exceeds the given one, beyond `usual`.
 
     This is the same as cleanlab's normalised margin with adjusted probabilities, up to scale.
     """
@@ -92,7 +92,7 @@ def adjusted_margin(chances: FloatArray, labels: IntArray) -> FloatArray:
 
 
 def label_issues(chances: FloatArray, labels: IntArray) -> BoolArray:
-    """(examples,): the labels that confident learning prunes, by noise rate.
+    """Return (examples,): the labels that confident learning prunes, by noise rate.
 
     For each pair of classes, as many labels as the joint counts say are pruned, by margin. A label
     that the models give themselves is kept.
@@ -109,7 +109,7 @@ def label_issues(chances: FloatArray, labels: IntArray) -> BoolArray:
 
 
 def joint_counts(chances: FloatArray, labels: IntArray) -> IntArray:
-    """(classes, classes): estimated number of examples by given and by true label.
+    """Return (classes, classes): the estimated number of examples by given and by true label.
 
     An example counts for the class whose probability reaches what is usual for that class, the
     likeliest if there are several. Rows are scaled to the number of examples that have the label.
@@ -136,7 +136,7 @@ def _rounded(row: FloatArray) -> IntArray:
 
 
 def _keep_one(counts: IntArray) -> IntArray:
-    """The counts with at least one right label in each class, taken evenly from its wrong ones."""
+    """Return counts with at least one right label per class, taken evenly from its wrong ones."""
     right = np.maximum(1, counts.diagonal())
     others = np.maximum(1, np.count_nonzero(counts, axis=1) - 1)
     kept = np.maximum(0, counts - ((right - counts.diagonal()) / others)[:, None])
@@ -173,7 +173,7 @@ def random_errors(chances: FloatArray, labels: IntArray) -> tuple[float, float, 
 
 
 def _fewest(below: FloatArray, share_of_others: FloatArray) -> float:
-    """The smallest estimate of all limits that at least `LEAST` labels are below."""
+    """Return the smallest estimate over all limits that at least `LEAST` labels are below."""
     n = below[-1]
     enough = (below >= min(LEAST, n)) & (share_of_others > 0)
     return (

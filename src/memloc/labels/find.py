@@ -64,7 +64,7 @@ from memloc.store.records import read_table, write_table
 SHOWN = 100
 """Number of examples on the page."""
 FEW = 10
-"""A class with fewer examples is named in a warning: a half may hold none of them."""
+"""Number of examples below which a warning names a class: a half may hold none of them."""
 PAGE = Path(__file__).with_suffix(".html")
 """Template of the page of suspects."""
 WRONG, UNCLEAR, FITS = "likely wrong", "unclear", "fits"
@@ -79,12 +79,12 @@ USED = (
         if not name.startswith("frozen")
     ),
 )
-"""Settings, or groups of them, that decide what `find` says about a file; without `INSTEAD`."""
+"""Settings, or groups of them, that decide the results of `find` for a file; without `INSTEAD`."""
 
 
 @dataclass(frozen=True, repr=False)
 class Suspects(Shown):
-    """Every example, the ones to look at first on top, and where the files are."""
+    """Judged examples, the most doubtful first, and the folder with the files."""
 
     folder: Path
     table: Table
@@ -95,12 +95,12 @@ class Suspects(Shown):
 
     @property
     def wrong(self) -> Table:
-        """The examples whose label is likely wrong."""
+        """Examples whose label is likely wrong."""
         return self.table[self.table["group"] == WRONG]
 
     @property
     def issues(self) -> Table:
-        """The labels as cleanlab's `Datalab.get_issues("label")` has them, in the data's order."""
+        """Labels in the form of cleanlab's `Datalab.get_issues("label")`, in the data's order."""
         rows = self.table.sort_values("row", kind="stable")
         return pd.DataFrame(
             {
@@ -126,7 +126,7 @@ class Suspects(Shown):
 
     @property
     def random_errors(self) -> tuple[float, float, float]:
-        """Number of labels that are wrong as if drawn at random, and its 95 % interval."""
+        """Estimated number of labels that are wrong as if drawn at random, with 95 % interval."""
         estimate, low, high = self.judged.random
         return (estimate, low, high) if self.judged.is_random else (0.0, 0.0, max(CLEARLY, high))
 
@@ -161,7 +161,7 @@ def _texts() -> dict[str, Any]:
 
 
 def measured(models: int) -> dict[str, Any]:
-    """Precision and recall of `likely wrong` where the truth is known.
+    """Return precision and recall of `likely wrong` on data whose wrong labels are known.
 
     They are those of the largest number of models that was measured and is not above `models`, or
     of the smallest one.
@@ -285,7 +285,7 @@ def _probabilities(given: Any, examples: int, names: tuple[str, ...]) -> FloatAr
 
 @dataclass(frozen=True)
 class _Work:
-    """What is looked at, with how many models, and where results go."""
+    """Data to look at, number of models, and folder of the results."""
 
     pool: Pool
     start: Classifier
@@ -293,7 +293,7 @@ class _Work:
     folder: Path
     locked: Path
     index: Any
-    """Of the result, by the row of an example from 0."""
+    """Index of the result's table, by the row of an example from 0."""
 
 
 def _looked(work: _Work) -> Suspects:
@@ -312,7 +312,7 @@ def _looked(work: _Work) -> Suspects:
 
 
 def _before(pool: Pool, models: int) -> str:
-    """What so many models can decide."""
+    """Say how many models judge each example, and how many examples none of them judges."""
     n = len(pool.examples)
     never = n * pool.share**models
     left_out = _said("never", n=f"{never:.0f}", all=f"{n:,}") if never >= 0.5 else ""
@@ -366,7 +366,7 @@ def _pretrained(model: str, names: tuple[str, ...], seed: int, data: Source) -> 
 
 
 def _of_run(run: Run, folder: str | Path | None, protocol: Protocol) -> _Work:
-    """The examples of a run, with the labels that it learnt."""
+    """Return the examples of a run, with the labels that it learnt."""
     method: Any = protocol.method("generalisation")
     home = Path(folder or run.folder / paths.FOUND)
     rows = pd.RangeIndex(len(run.task.train))
@@ -377,7 +377,7 @@ def _of_run(run: Run, folder: str | Path | None, protocol: Protocol) -> _Work:
 def _of_data(
     model: str, data: Source, columns: Columns, protocol: Protocol, folder: Path, seed: int
 ) -> _Work:
-    """The examples of a file or table, with how models learn halves of them."""
+    """Return the examples of a file or table, with the training of models on halves."""
     method: Any = protocol.method("generalisation")
     rows = read_rows(data, columns)
     start = _pretrained(model, rows.names, seed, data)
@@ -405,7 +405,7 @@ def _index(data: Source, examples: int) -> Any:
 def suspects_table(
     halves: list[Half], examples: Examples, names: tuple[str, ...]
 ) -> tuple[Table, Judged]:
-    """One row per example, the most doubtful first, and what was judged of those held out.
+    """Return one row per example, the most doubtful first, and the judgement on held-out ones.
 
     `low` and `high` are the ends of a 95 % interval of `counterfactual` (Newcombe's, for as many
     models as there are).
@@ -439,7 +439,7 @@ def suspects_table(
 
 
 def _newcombe(table: Table) -> tuple["pd.Series[float]", "pd.Series[float]"]:
-    """Newcombe's interval of a difference, from Wilson's intervals of both shares."""
+    """Return Newcombe's interval of a difference, from Wilson's intervals of both shares."""
     held, trained = (
         wilson(table[kind].to_numpy(), table[f"n_{kind}"].to_numpy(np.float64))
         for kind in ("held_out", "trained")
@@ -501,7 +501,7 @@ def _write(found: Suspects, name: str) -> None:
 
 
 def _page(found: Suspects, shown: Table, name: str) -> str:
-    """Plain HTML: sentences, and a table of the examples to look at first."""
+    """Return a page of plain HTML: sentences, and a table of the examples to look at first."""
     import jinja2
 
     columns = [c for c in shown.columns if c not in {"rank", "wrong", "corrected"}]

@@ -138,7 +138,7 @@ def _refuse(run: Run, folder: Path) -> None:
 
 
 def _smallest(scores: Any) -> tuple[int, ...]:
-    """Of the smallest sets that lose enough, the one that loses most; layers from 0."""
+    """Return the layers, from 0, that lose most among the smallest sets that lose enough."""
     sets = scores["sets"]
     if not len(sets):
         raise SettingsError("No set of layers loses the memorised labels: there is nothing to do.")
@@ -156,7 +156,7 @@ def _leading(weights: FloatArray) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Workshop:
-    """A run's models, repaired in several ways."""
+    """Repairs a run's models in several ways and tests them."""
 
     run: Run
     settings: RepairSettings
@@ -165,7 +165,7 @@ class Workshop:
     advance: Advance = lambda _updates: None
 
     def compare(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """One row per way and yardstick, and the curves of learning the noisy labels again."""
+        """Return one row per way and yardstick, and the curves of relearning the noisy labels."""
         kept: dict[str, Any] = {}
         for way in self.names:
             found = recall(self._path(way), self.key, RECORD)
@@ -209,19 +209,19 @@ class Workshop:
     def measure(
         self, way: str, model: Classifier, layers: Layers = None, seconds: float = 0.0
     ) -> tuple[dict[str, Any], pd.DataFrame]:
-        """A model's row of the table, and how it learns the noisy labels again."""
+        """Return a model's row of the table, and its curve of learning the noisy labels again."""
         row = self._scores(way, layers, model, seconds)
         curve = self._relearnt(way, model)
         return {**row, "relearnt_updates": geometric_mean(relearnt_at(curve, self.level))}, curve
 
     @property
     def names(self) -> list[str]:
-        """The names of all models that are compared."""
+        """Names of all models that are compared."""
         numbers = range(1, self.settings.yardsticks + 1)
         return [*self.ways, *(f"{YARDSTICK} {number}" for number in numbers)]
 
     def updates(self, ways: Sequence[str]) -> tuple[int, int]:
-        """Updates at most that make these models, and that teach them the labels again."""
+        """Return the most updates that making these models and relearning the labels takes."""
         run, own = self.run, self.settings
         epochs = dict.fromkeys((RETRAINED, AGAIN, ASCENT), own.epochs)
         epochs |= {way: run.settings.finetune.epochs for way in ways if way.startswith(YARDSTICK)}
@@ -258,7 +258,7 @@ class Workshop:
 
     @property
     def ways(self) -> dict[str, tuple[Layers, Callable[[], Classifier]]]:
-        """By name: the layers that change (from 0; None: not blocks), and how it is made."""
+        """Layers that change (from 0; None: not blocks) and the function that makes it, by way."""
         run, own, every = self.run, self.layers, tuple(range(self.run.depth))
         rest = [layer for layer in every if layer not in own]
         draw = generator(run.seed, "repair", "random")
@@ -300,7 +300,7 @@ class Workshop:
         yield from fit(learners, texts, run.settings.finetune, watch=Watch(self.advance))
 
     def _with_head(self) -> Classifier:
-        """What follows the blocks from the reference: it hides labels that the blocks hold."""
+        """Replace what follows the blocks by the reference's: it hides labels in the blocks."""
         final, reference = self.run.load("final"), self.run.load("reference")
         theirs = dict(reference.model.named_parameters())
         with torch.no_grad():
@@ -310,7 +310,7 @@ class Workshop:
         return final
 
     def _learnt(self, model: Classifier, layers: Sequence[int] | None) -> Classifier:
-        """The model after some or all of its layers learnt the clean examples."""
+        """Return the model after some or all of its layers learnt the clean examples."""
         run = self.run
         changes = {"epochs": self.settings.epochs, "frozen_dropout": True}
         part = Part(run.clean_rows, None if layers is None else tuple(layers))
@@ -368,7 +368,7 @@ class Workshop:
         return {"perplexity": float(np.exp(-mean))}
 
     def _relearnt(self, way: str, model: Classifier) -> pd.DataFrame:
-        """How the noisy labels alone are learnt again, in several orders, by copies of a model."""
+        """Return how copies of a model learn the noisy labels alone again, in several orders."""
         orders = range(1, self.settings.orders + 1)
         shares = self._relearn(model, orders)
         longest = max(map(len, shares))
@@ -382,7 +382,7 @@ class Workshop:
 
     @cached_property
     def relearning(self) -> FineTuneSettings:
-        """How noisy labels are learnt again: as the run learnt, in small batches."""
+        """Settings of learning the noisy labels again: those of the run, with small batches."""
         usual = self.run.settings.finetune
         batch = min(usual.batch_size, -(-len(self.run.noisy_rows) // UPDATES))
         return usual.replace({"epochs": self.settings.relearn_epochs, "batch_size": batch})
@@ -434,7 +434,7 @@ and measurements per epoch at most."""
 
 
 def relearnt_at(curves: pd.DataFrame, share: float) -> FloatArray:
-    """Updates until `share` of the labels are predicted, by order; the most there were if never."""
+    """Return updates until `share` of the labels are predicted, by order; the last one if never."""
     steps = []
     for _, curve in curves.groupby("order"):
         updates, predicted = curve["update"].to_numpy(), curve["predicted"].to_numpy()

@@ -1,4 +1,4 @@
-"""What became of repairs: the verdict on each, in numbers, sentences and a figure.
+"""Results of repairs: the verdict on each, in numbers, sentences and a figure.
 
 A label that is no longer predicted may still be in the weights: it is then learnt again in fewer
 updates than by yardsticks, models that were trained on the clean examples alone.
@@ -26,15 +26,15 @@ ASCENT = "gradient ascent"
 RANDOM, OTHERS, HEAD = "random layers", "other layers", "head alone"
 YARDSTICK = "yardstick"
 WAYS = {"layers": LAYERS, "retrain": RETRAINED}
-"""What repairs, by the name that is asked for."""
+"""Ways that write a repaired checkpoint, by the name of the setting."""
 Judgement = Literal["removed", "hidden", "still there", "cannot tell"]
 FAR_BELOW = 0.5
-"""Labels that may be learnt again in so few updates, relative to the yardsticks', are not removed:
-where that is within the margin, it cannot be told."""
+"""Updates to relearn, relative to the yardsticks', below which labels are not removed; where this
+is within the margin, it cannot be told."""
 
 
 class RepairSettings(Settings):
-    """How a model is repaired and tested."""
+    """Settings of repairing and testing a model."""
 
     way: Literal["layers", "retrain"] = ours("layers")
     """`layers`: put in the reference's; `retrain`: reset them and train them on clean examples."""
@@ -43,7 +43,7 @@ class RepairSettings(Settings):
     relearn_epochs: int = ours(30, ge=1)
     """Passes over the noisy examples at most, while their labels are learnt again."""
     relearnt: float = ours(0.5, gt=0, lt=1)
-    """Updates count until so many noisy labels are known, beyond what always saying one gets."""
+    """Share of noisy labels at which updates count, beyond what always saying one label gets."""
     orders: int = ours(3, ge=1)
     """Orders of the data in which every model learns the labels again."""
     yardsticks: int = ours(8, ge=2)
@@ -55,7 +55,7 @@ class RepairSettings(Settings):
 
 @dataclass(frozen=True, repr=False)
 class Repaired(Shown):
-    """The repaired model's folder, and how it compares with other repairs."""
+    """Folder of the repaired model, and its comparison with other repairs."""
 
     folder: Path
     table: pd.DataFrame
@@ -80,12 +80,12 @@ class Repaired(Shown):
         return altair.Chart.from_dict(figure(self))
 
     def row(self, way: str) -> Mapping[str, Any]:
-        """The row of a model."""
+        """Return the row of a model."""
         return dict(self.table.set_index("way").loc[way])
 
     @cached_property
     def verdict(self) -> Judgement:
-        """Removed only if labels are neither predicted nor learnt again sooner than new ones."""
+        """Verdict: removed only if labels are neither predicted nor relearnt sooner."""
         return self.judge(self.chosen)
 
     def judge(self, way: str) -> Judgement:
@@ -107,19 +107,19 @@ class Repaired(Shown):
 
     @cached_property
     def may_predict(self) -> float:
-        """The largest share of noisy labels that a model without them may predict, as by chance."""
+        """Largest share of noisy labels that a model without them may predict by chance."""
         shares = self.yardsticks["noisy_predicted"].to_numpy(np.float64)
         return float(shares.mean() + max(self.settings.gone, prediction_margin(shares)))
 
     def is_damaged(self, way: str) -> bool:
-        """Whether a model no longer knows the clean examples: it then learns slowly anyway."""
+        """Return whether a model lost the clean examples too, so that it learns slowly anyway."""
         known = self.yardsticks["clean_accuracy"].to_numpy(np.float64)
         least = known.mean() - max(self.settings.gone, prediction_margin(known))
         return bool(self.row(way)["clean_accuracy"] < least)
 
     @cached_property
     def untold(self) -> str:
-        """Why updates of the yardsticks say nothing; empty if they do."""
+        """Reason why updates of the yardsticks say nothing; empty if they do."""
         is_yardstick = self.curves["way"].str.startswith(YARDSTICK)
         curves = self.curves[is_yardstick].groupby(["way", "order"])["predicted"]
         epochs, reasons = self.settings.relearn_epochs, _texts()["untold"]
@@ -133,7 +133,7 @@ class Repaired(Shown):
 
     @cached_property
     def band(self) -> tuple[float, float]:
-        """Where the updates of another model that never saw the labels are to be expected.
+        """Range in which the updates of another model that never saw the labels are expected.
 
         Relative to the yardsticks' geometric mean: a 95 % prediction interval for one more
         training, of logarithms, and no narrower than from one measurement to the next.
@@ -146,11 +146,11 @@ class Repaired(Shown):
 
     @cached_property
     def yardsticks(self) -> pd.DataFrame:
-        """The rows of the models that never saw the labels, nor their texts."""
+        """Rows of the models that never saw the labels, nor their texts."""
         return self.table[self.table["way"].str.startswith(YARDSTICK)]
 
     def sentences(self) -> list[str]:
-        """The verdict for people, what it cost in accuracy, and which repairs work."""
+        """Return sentences with the verdict, its cost in accuracy, and the repairs that work."""
         row, before = self.row(self.chosen), self.row(BEFORE)
         low, high = self.band
         vary = _say("vary", yardsticks=2 * self.settings.yardsticks)
@@ -189,25 +189,25 @@ class Repaired(Shown):
 
     @property
     def repairs(self) -> list[str]:
-        """The names of all that was made from the final weights to repair them."""
+        """Names of all repairs that were made from the final weights."""
         others = {BEFORE, REFERENCE, *self.yardsticks["way"]}
         return [way for way in self.table["way"] if way not in others]
 
 
 def relative(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with updates to relearn relative to the geometric mean of the yardsticks."""
+    """Add updates to relearn, relative to the geometric mean of the yardsticks."""
     updates = table["relearnt_updates"].to_numpy(np.float64)
     is_yardstick = table["way"].str.startswith(YARDSTICK).to_numpy()
     return table.assign(relearning=updates / geometric_mean(updates[is_yardstick]))
 
 
 def geometric_mean(updates: FloatArray) -> float:
-    """A mean that no single slow order decides; less than one update counts as one."""
+    """Return the geometric mean, which no single slow order decides; at least one update each."""
     return float(np.exp(np.log(np.maximum(1.0, updates)).mean()))
 
 
 def figure(found: Repaired) -> dict[str, Any]:
-    """Relearning curves, means over orders, over the range of the yardsticks'."""
+    """Draw relearning curves, means over orders, over the range of the yardsticks."""
     is_yardstick = found.curves["way"].isin(found.yardsticks["way"])
     named = found.curves.assign(way=found.curves["way"].mask(is_yardstick, f"{YARDSTICK}s"))
     curves = named.groupby(["way", "update"])["predicted"]

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from memloc.reporting.results import Results
 
 BLOCK = re.compile(r"(^|\.)\d+\.")
-"""In the name of a parameter: blocks stand in a list, so theirs are numbered."""
+"""Number of a block in the name of a parameter: blocks stand in a list."""
 
 
 def tasks(results: "Results") -> pd.DataFrame:
-    """One row a task: the paper's Table 1 for the tasks that are here."""
+    """Return the paper's Table 1 for the tasks of these results: one row per task."""
     from memloc.data.tasks import PAPER_TASKS, known_tasks
 
     known, runs = known_tasks(), results["runs"]
@@ -45,7 +45,7 @@ def tasks(results: "Results") -> pd.DataFrame:
 
 
 def models(results: "Results") -> pd.DataFrame:
-    """One row a model: the paper's Table 3 for the models that are here."""
+    """Return the paper's Table 3 for the models of these results: one row per model."""
     rows = {}
     for record, run in zip(results.records, results["runs"].to_dict("records"), strict=True):
         name = record.spec.model
@@ -62,7 +62,7 @@ def models(results: "Results") -> pd.DataFrame:
 
 
 def pretraining(model: str) -> Mapping[str, Any]:
-    """Corpus, tokens and steps of an embedded model or one of the paper's; others are not known."""
+    """Return corpus, tokens and steps of an embedded model or one of the paper's, else nothing."""
     if model not in TINY:
         return _known().get(model, {})
     note = json.loads((tiny_folder(model) / "pretraining.json").read_text(encoding="utf-8"))
@@ -77,7 +77,7 @@ def _known() -> dict[str, dict[str, Any]]:
 
 
 def layer_parameters(model: str, run: Path) -> int | None:
-    """Parameters of all blocks, by the weights of the run or the embedded ones; None without."""
+    """Count the parameters of all blocks in a run's or embedded weights; None without weights."""
     places = [
         *(p for p in (run / paths.CHECKPOINTS).glob("*") if not is_draft(Path(p.name))),
         *([tiny_folder(model)] if model in TINY else []),
@@ -90,7 +90,7 @@ def layer_parameters(model: str, run: Path) -> int | None:
 
 
 def _in_blocks(file: Path) -> int:
-    """The head of a safetensors file says the shape of everything in it."""
+    """Count parameters by the header of a safetensors file, which lists all shapes."""
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
         shapes = json.loads(opened.read(length))
@@ -98,7 +98,7 @@ def _in_blocks(file: Path) -> int:
 
 
 def runs(results: "Results") -> pd.DataFrame:
-    """One row per run, with the interval of its accuracy on unseen data."""
+    """Return one row per run, with the interval of its accuracy on unseen data."""
     found = results["runs"]
     share, n = (found[name].to_numpy(np.float64) for name in ("validation_accuracy", "validation"))
     sure = wilson(share, n)

@@ -1,4 +1,4 @@
-"""The report's figures of single runs and results, as charts to show in a notebook."""
+"""Draws single runs and results as the report's figures, for notebooks."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from memloc.reporting.style import Theirs
 from memloc.run.folder import Run
 
 ONE: dict[str, Any] = {"category": "", "model": "", "seed": 1, "remark": ""}
-"""Columns by which a report tells runs apart, for a table of a single run."""
+"""Values of the columns that tell runs apart, for a table of a single run."""
 IN_A_ROW = 2
 """Charts in one row."""
 

@@ -1,7 +1,8 @@
-"""Tables that follow from those that were read: each is a function of a study's results."""
+"""Computes further tables from the tables of a study: one function per table."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -21,60 +22,54 @@ from memloc.stats.windows import planted_layers, window_matrix, windows_between
 if TYPE_CHECKING:
     from memloc.reporting.results import Results
 
+Derive: TypeAlias = "Callable[[Results], pd.DataFrame]"
+"""Function that makes a table of a study's results."""
 RUN = ["task", "model", "seed"]
 UNDONE = 0.9
 """Share of the memorised labels that counts as undone."""
 
 
 def control(results: "Results") -> pd.DataFrame:
-    """How well each method finds the layers of each plant."""
+    """Score how well each method finds the layers of each plant."""
     settings = results.protocol.control
     return plant_scores(results["control_layers"], settings.ks, settings.validation_tasks)
 
 
 def calibration(results: "Results") -> pd.DataFrame:
-    """How often each method's answers are right, as memloc measured; empty without answers."""
+    """Return memloc's measured rates of right answers by method; empty without answers."""
     judged = len(results["answers"]) + len(results["control_answers"])
     return pd.DataFrame(rates().values()) if judged else pd.DataFrame()
 
 
 def plain_events(results: "Results") -> pd.DataFrame:
-    """Events of the unchanged model, with the depth of the model."""
+    """Return the events of the unchanged model, with the depth of the model."""
     events = results.memorised("events")
     return events[events["variant"] == "plain"].merge(results["runs"][[*RUN, "depth"]], on=RUN)
 
 
-def depths(results: "Results") -> pd.DataFrame:
-    """How deep memorisation is by every measure: `claims.depths`."""
-    return _depths(results, results.memorised("events"), results.memorised("mcog"))
-
-
-def main_depths(results: "Results") -> pd.DataFrame:
-    """Depths of the main study: without binarised tasks and without the larger models."""
-    return _depths(results, _main(results, "events"), _main(results, "mcog"))
-
-
-def _depths(results: "Results", events: pd.DataFrame, mcog: pd.DataFrame) -> pd.DataFrame:
+def _depths(results: "Results", read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
+    """Return the depth of memorisation by every measure; `read` gives the tables to use."""
+    events, mcog = read("events"), read("mcog")
     if mcog.empty and events.empty:
         return pd.DataFrame(columns=["task", "model", "measure", "depth", "layers"])
     return claims.depths(events, mcog, results["runs"])
 
 
 def _main(results: "Results", name: str) -> pd.DataFrame:
-    """A table without binarised tasks and, if there are others, without the larger models."""
+    """Return a table without binarised tasks and, if there are others, without larger models."""
     table = results.whole(name)
     is_large = table["model"].isin(results.large)
     return table if is_large.all() else table[~is_large]
 
 
 def scores(results: "Results") -> pd.DataFrame:
-    """How well each task and model generalises: `claims.task_scores`."""
+    """Score how well each task and model generalises: `claims.task_scores`."""
     measured = pd.concat([_main(results, name) for name in brought("scores")])
     return claims.task_scores(_main(results, "runs"), measured)
 
 
 def points(results: "Results") -> pd.DataFrame:
-    """Depth by every measure and how well the task generalises, both with intervals."""
+    """Pair the depth by every measure with the task's generalisation, both with intervals."""
     if results["main_depths"].empty:
         return pd.DataFrame()
     both = results["main_depths"].merge(results["scores"], on=POINT)
@@ -82,7 +77,7 @@ def points(results: "Results") -> pd.DataFrame:
 
 
 def table_2(results: "Results") -> pd.DataFrame:
-    """Rank correlation of depth and generalisation over tasks."""
+    """Return the rank correlation of depth and generalisation over tasks."""
     if results["points"].empty:
         return pd.DataFrame()
     return claims.depth_and_generalisation(
@@ -94,7 +89,7 @@ COMPARED = {"M-CoG": ("mcog", "mcog"), "layer weights": ("layers", "weight")}
 
 
 def agreement(results: "Results") -> pd.DataFrame:
-    """Coefficients between methods and between models, of M-CoG and of layer weights."""
+    """Correlate methods, and models, by M-CoG and by layer weights."""
     parts = []
     for what, (name, column) in COMPARED.items():
         values = results.whole(name)
@@ -108,20 +103,18 @@ def agreement(results: "Results") -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def order_agreement(results: "Results") -> pd.DataFrame:
-    """Whether models order the tasks alike, by each method: `claims.order_agreement`."""
-    return claims.order_agreement(_main(results, "mcog"), results.protocol.agreement)
+def _compared(compare: Callable[..., pd.DataFrame], name: str) -> "Derive":
+    """Return a function that applies `compare` to a table of results; empty without rows."""
 
+    def derive(results: "Results") -> pd.DataFrame:
+        table = results[name]
+        return compare(table, results.protocol.agreement) if len(table) else pd.DataFrame()
 
-def event_agreement(results: "Results") -> pd.DataFrame:
-    """Whether analyses tell of the same events."""
-    if results["main_depths"].empty:
-        return pd.DataFrame()
-    return claims.event_agreement(results["main_depths"], results.protocol.agreement)
+    return derive
 
 
 def size_agreement(results: "Results") -> pd.DataFrame:
-    """Whether larger models hold the memorised labels of the same tasks deeper."""
+    """Correlate larger models with the others by how deep they hold the same tasks."""
     table, larger = results["depths"], results.large
     table = table[~table["task"].astype(str).str.endswith(BINARY)]
     small = [name for name in dict.fromkeys(table["model"]) if name not in larger]
@@ -133,40 +126,28 @@ def size_agreement(results: "Results") -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def binarisation(results: "Results") -> pd.DataFrame:
-    """Tasks with all their classes compared with those with two."""
-    if results["binary_depths"].empty:
-        return pd.DataFrame()
-    return claims.binarisation(results["binary_depths"], results.protocol.agreement)
-
-
 def binary_depths(results: "Results") -> pd.DataFrame:
-    """Depths of tasks with all their classes and with two, of the seeds that have both."""
-    events, mcog = paired(results, "events", "event"), paired(results, "mcog", "method")
-    found = _depths(results, events, mcog)
+    """Return depths of tasks with all their classes and with two, for seeds that have both."""
+    found = _depths(results, partial(paired, results))
     by_task = results.protocol.summary.binarised_events == "task means"
     return claims.over_models(found) if by_task and len(found) else found
 
 
-def paired(results: "Results", name: str, by: str) -> pd.DataFrame:
-    """A table of tasks with all their classes and with two, of the seeds that have both."""
-    found = claims.same_seeds(results.memorised(name), by)
-    return results.weighed(found) if name == "mcog" else found
-
-
-def paired_mcog(results: "Results") -> pd.DataFrame:
-    """M-CoG of tasks with all their classes and with two, of models as deep as most."""
-    return results.of_usual_depth(paired(results, "mcog", "method"))
+def paired(results: "Results", name: str) -> pd.DataFrame:
+    """Return a table of tasks with all their classes and with two, for seeds that have both."""
+    if name == "events":
+        return claims.same_seeds(results.memorised(name), "event")
+    return results.weighed(claims.same_seeds(results.memorised(name), "method"))
 
 
 def leading(results: "Results") -> str:
-    """The method that answers: the most exact one that looked at runs, or else at plants."""
+    """Return the method that answers: the most exact one that looked at runs, else at plants."""
     tables = results.memorised("layers"), results["control_layers"]
     return [*(name for table in tables for name in method_order(table["method"])), ""][0]
 
 
 def strip(results: "Results") -> pd.DataFrame:
-    """The share of each layer by the leading method, by task and model.
+    """Return the share of each layer by the leading method, for each task and model.
 
     Planted runs follow, as means over those with the same layers. Weights are shares of their
     (positive) sum, so that methods can be compared.
@@ -188,7 +169,7 @@ def strip(results: "Results") -> pd.DataFrame:
 
 
 def single_layers(windows: pd.DataFrame, *, same_layer: bool) -> pd.DataFrame:
-    """The windows of one layer with the largest errors, with Wilson intervals.
+    """Return the windows of one layer with the largest errors, with Wilson intervals.
 
     Of each seed, or, if `same_layer`, of the layers' means over seeds: then errors are divided by
     that of all layers where layer weights are, but the difference to clean ones stays a plain one.
@@ -211,19 +192,19 @@ def single_layers(windows: pd.DataFrame, *, same_layer: bool) -> pd.DataFrame:
 
 
 def largest(table: pd.DataFrame, key: list[str], value: str = "error") -> pd.DataFrame:
-    """Of each group the row with the largest value; of several, the first."""
+    """Return the row with the largest value in each group, the first of equal ones."""
     return table.loc[table.groupby(key)[value].idxmax()] if len(table) else table
 
 
 def is_planted(layers: pd.DataFrame) -> BoolArray:
-    """Whether labels were planted in the layer that each row is of; in nulls there are none."""
+    """Return, for each row, whether labels were planted in its layer; in nulls, none were."""
     places = zip(layers["layer"] - 1, layers["planted"], layers["null"], strict=True)
     inside = [layer in planted_layers(str(plant)) and not null for layer, plant, null in places]
     return np.array(inside, dtype=bool)
 
 
 def over_groups(table: pd.DataFrame, by: Sequence[str], value: str, group: str) -> pd.DataFrame:
-    """Mean of `value` over the models or methods (`group`) of each, of which seeds are averaged.
+    """Return the mean of `value` over models or methods (`group`), after averaging seeds.
 
     `low` and `high` are the ends of the 95 % bootstrap interval over the groups; where there is
     one group only, they hold its seeds' intervals. The column `n` counts groups.
@@ -240,9 +221,9 @@ def over_groups(table: pd.DataFrame, by: Sequence[str], value: str, group: str) 
 
 
 def counted_events(table: pd.DataFrame) -> pd.DataFrame:
-    """Events with numbers to average: never is the layer after the last of the model's `depth`.
+    """Return events with layers to average: `never` counts as the layer after the model's last.
 
-    `never` and `unclear` mark those, and events where classes cannot be told apart.
+    The columns `never` and `unclear` mark such events, and those whose classes are not separable.
     """
     depth = table["depth"].to_numpy(np.float64)
     numbers = event_depths(table, depth)
@@ -252,7 +233,7 @@ def counted_events(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def usual_depth(table: pd.DataFrame) -> int:
-    """How many layers most models have, by the columns `model` and `depth`; of no model: 0.
+    """Return how many layers most models have; 0 without models.
 
     Layers of other models cannot be averaged or compared with theirs.
     """
@@ -261,7 +242,7 @@ def usual_depth(table: pd.DataFrame) -> int:
 
 
 def layers_to_undo(windows: pd.DataFrame) -> pd.DataFrame:
-    """How many layers to change for UNDONE of what all layers undo; one row per run and method.
+    """Count the layers to change for UNDONE of what all layers undo, by run and method.
 
     `best` is the width of the narrowest window that does it. `on_average` is the paper's reading of
     Figure 3: the first row of the window matrix, in which all layers are 1, whose mean over layers
@@ -283,7 +264,7 @@ def layers_to_undo(windows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*keys, "best", "on_average"])
 
 
-DERIVED: dict[str, "Callable[[Results], pd.DataFrame]"] = {
+DERIVED: dict[str, "Derive"] = {
     "control": control,
     "control_scores": lambda results: mean_scores(results["control"], ["method"]),
     "nulls": lambda results: null_claims(results["control_layers"]),
@@ -291,18 +272,19 @@ DERIVED: dict[str, "Callable[[Results], pd.DataFrame]"] = {
     "judged_plants": lambda results: over_plants(results["control_answers"]),
     "calibration": calibration,
     "plain_events": plain_events,
-    "depths": depths,
-    "main_depths": main_depths,
+    "depths": lambda results: _depths(results, results.memorised),
+    "main_depths": lambda results: _depths(results, partial(_main, results)),
+    "main_mcog": lambda results: _main(results, "mcog"),
     "scores": scores,
     "points": points,
     "table_2": table_2,
     "agreement": agreement,
-    "order_agreement": order_agreement,
-    "event_agreement": event_agreement,
+    "order_agreement": _compared(claims.order_agreement, "main_mcog"),
+    "event_agreement": _compared(claims.event_agreement, "main_depths"),
     "size_agreement": size_agreement,
     "binary_depths": binary_depths,
-    "binarisation": binarisation,
-    "paired_mcog": paired_mcog,
+    "binarisation": _compared(claims.binarisation, "binary_depths"),
+    "paired_mcog": lambda results: results.of_usual_depth(paired(results, "mcog")),
     "strip": strip,
     "single_layers": lambda results: single_layers(
         results.whole("windows"),
@@ -315,9 +297,9 @@ DERIVED: dict[str, "Callable[[Results], pd.DataFrame]"] = {
     "models": about.models,
     "validated_runs": about.runs,
 }
-"""Functions of a study's results by the names of the tables that they make."""
+"""Functions of a study's results, by the names of the tables that they make."""
 
 
-def derived() -> dict[str, "Callable[[Results], pd.DataFrame]"]:
+def derived() -> dict[str, "Derive"]:
     """Return the functions by table, with those that methods bring."""
     return {**DERIVED, **brought("derives")}

@@ -1,4 +1,4 @@
-"""Single examples: which layers hold the label of each, and what changing layers does to it."""
+"""Reads single examples: which layers hold their labels, and what changing layers does."""
 
 import base64
 from collections.abc import Iterator, Sequence
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 NOISY = [("is_noisy", "==", True)]
 MOST_DRAWN = 40
-"""Rows of the figure of examples."""
+"""Largest number of rows in the figure of examples."""
 MOST_LISTED = 2500
-"""Noisy examples of one task on the page; the others are in the files."""
+"""Largest number of noisy examples of one task on the page."""
 LONGEST = 600
-"""Characters of a text on the page."""
+"""Largest number of characters of a text on the page."""
 
 
 def examples_of(
     results: "Results", runs: pd.DataFrame, *, noisy_only: bool = False
 ) -> pd.DataFrame:
-    """Training examples of some rows of `runs`, with labels by name."""
+    """Return the training examples of some rows of `runs`, with labels by name."""
     opened = results.opened(runs)
     return joined("examples", [(key, _examples(run, noisy_only)) for key, run in opened])
 
@@ -56,20 +56,20 @@ def _examples(run: Run, noisy_only: bool) -> pd.DataFrame:
 
 
 def reverted(results: "Results") -> pd.DataFrame:
-    """For every noisy example and window: is its assigned label no longer predicted?"""
+    """Return, for each noisy example and window, whether the assigned label is lost."""
     opened = results.opened(results["runs"])
     parts = [({**key, "method": m}, t) for key, run in opened for m, t in _reverted(run)]
     return joined("reverted", parts)
 
 
 def _reverted(run: Run) -> Iterator[tuple[str, Any]]:
-    """By method that changes windows: the noisy examples that each window reverts."""
+    """Yield, for each method that changes windows, the noisy examples that each window reverts."""
     for path in kept_files(run, paths.OUTCOMES):
         yield path.parent.name, read_columns(path, None, NOISY)
 
 
 def outcomes_of(results: "Results", run: pd.DataFrame) -> dict[str, Outcomes]:
-    """Which windows revert which noisy example of one run, by methods that can be trusted.
+    """Return which windows revert which noisy example of one run, for methods to be trusted.
 
     The run is a row of `runs`.
     """
@@ -79,7 +79,7 @@ def outcomes_of(results: "Results", run: pd.DataFrame) -> dict[str, Outcomes]:
 
 
 def shares_of(results: "Results", run: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The share of each layer in each noisy example of one run: (examples, layers from 1).
+    """Return the share of each layer in each noisy example of one run: (examples, layers from 1).
 
     By methods that share the label's margin out among all layers, and that can be trusted.
     """
@@ -90,7 +90,7 @@ def shares_of(results: "Results", run: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 EXAMPLE_SHARES = "example_shares"
-"""Table of a method that shares out single examples."""
+"""Name of the table with the shares of single examples."""
 
 
 def _shares(read: Any) -> pd.DataFrame:
@@ -102,13 +102,13 @@ def _shares(read: Any) -> pd.DataFrame:
 
 
 def _left_out(results: "Results", run: pd.DataFrame) -> set[str]:
-    """Methods that the run's reference decides, if it did not learn its own labels."""
+    """Return the methods that need the reference, if it did not learn its own labels."""
     names = ["task", "model", "seed"]
     return by_reference() if len(run[names].merge(results.unlearnt[names])) else set()
 
 
 def example_layers(results: "Results") -> pd.DataFrame:
-    """Noisy examples by layer, with their texts: of one seed, by methods that change layers.
+    """Return noisy examples by layer with their texts, for one seed and methods that change layers.
 
     By windows, a cell is the example's own layer weight: over window widths, the mean share of
     the windows with that layer that revert the example. By shares, it is the layer's part of the
@@ -128,17 +128,17 @@ def example_layers(results: "Results") -> pd.DataFrame:
 
 WINDOWS = "share of windows with the layer that revert the example"
 SHARES = "share of the layer in the label"
-"""What a cell of an example and a layer is."""
+"""Meaning of a cell for methods that share the label out."""
 
 
 def example_weights(wrong: BoolArray, known: Sequence[range]) -> FloatArray:
-    """Layer weights (n, L) of each example from which of the windows revert it: `wrong` (n, W)."""
+    """Return layer weights (n, L) from `wrong` (n, W): which windows revert each example."""
     depth = max(window.stop for window in known)
     return layer_weights(window_matrix(wrong.astype(np.float64), depth, known))
 
 
 def spread(weights: FloatArray) -> IntArray:
-    """Rows of examples from those reverted in low layers to high ones; of many, evenly spaced."""
+    """Return rows of examples, sorted from low layers to high ones; of many, evenly spaced ones."""
     held = np.nan_to_num(weights).clip(0)
     order = np.argsort(centres_of_gravity(held), kind="stable")  # never reverted: NaN, last
     if len(order) > MOST_DRAWN:
@@ -147,7 +147,7 @@ def spread(weights: FloatArray) -> IntArray:
 
 
 def _example_rows(method: str, weights: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
-    """One row per example, in their order, and layer."""
+    """Return one row per example and layer, in the order of `spread`."""
     chosen = weights.iloc[spread(weights.to_numpy())].rename_axis("example").reset_index()
     rows = chosen.melt("example", var_name="layer", value_name="share").astype({"layer": int})
     rows = rows.merge(texts, on="example")
@@ -156,7 +156,7 @@ def _example_rows(method: str, weights: pd.DataFrame, texts: pd.DataFrame) -> pd
 
 
 def example_block(results: "Results", runs: "list[pd.DataFrame]") -> dict[str, Any] | None:
-    """Noisy examples of one task for the page, and what each method says of them.
+    """Return the noisy examples of one task for the page, with the results of each method.
 
     `runs` has one row of the table of runs for each model. None without noisy examples.
     """
@@ -181,7 +181,7 @@ def example_block(results: "Results", runs: "list[pd.DataFrame]") -> dict[str, A
 
 
 def _bits(results: "Results", run: pd.DataFrame, places: "pd.Series") -> list[dict[str, Any]]:
-    """For each method that changes layers: what it says of the examples at these `places`.
+    """Return, for each method that changes layers, what it found for examples at `places`.
 
     Either which windows revert them, as bits, or the shares of the layers in their labels.
     """

@@ -1,4 +1,4 @@
-"""What a figure is: its words, its table and its chart, in one of five shapes; figures as files.
+"""Draws figures, each with its words, table and chart in one of five shapes, and writes them.
 
 `figures.yaml` describes each. Its `Look` says which columns are drawn and what axes are called;
 colours and orders are style's.
@@ -30,15 +30,15 @@ from memloc.stats.claims import over_seeds
 from memloc.store.files import whole_file
 
 QUANTITY = "{quantity}"
-"""In a title: what the rows have in their column `quantity`."""
+"""Part of a title that the rows' column `quantity` replaces."""
 DATA = "drawn"
-"""What a chart's table is called in its specification."""
+"""Name of a chart's table in its specification."""
 WIDTH = 90
 """Characters of a line below the title of a file."""
 
 
 class Look(Settings):
-    """What a figure shows where; names are columns of its rows."""
+    """Columns of a figure's rows and where they are drawn."""
 
     x: str
     y: str
@@ -49,18 +49,18 @@ class Look(Settings):
     hover: dict[str, str | None]
     """Columns shown on hover, each with the format of its number."""
     format: str | None = None
-    """Of the numbers along the value axis, or in the legend of cells."""
+    """Format of the numbers along the value axis, or in the legend of cells."""
     limits: list[float] | None = None
-    """Of the value axis, or of the colours of cells."""
+    """Limits of the value axis, or of the colours of cells."""
     panel: str | None = None
     """One panel for each value of this column."""
     columns: int = 2
     width: int = 420
     height: int | None = 280
-    """None: as high as there are rows, each of which is a `step` high."""
+    """Height in pixels; without one, each row is a `step` high."""
     step: int = 18
     tallest: int | None = None
-    """Where all rows would take more than this, they are less high."""
+    """Largest height of all rows, which are lower if there are many."""
     intervals: tuple[str, ...] = ("low", "high")
     """Lower and upper ends; of points those along x, then those along y; empty: none."""
     rules: tuple[str, str] | None = None
@@ -73,7 +73,7 @@ class Look(Settings):
     hollow: str | None = None
     """Points for which this expression is true are not filled."""
     apart: str | None = None
-    """What stands side by side in one row of bars, or is drawn as lines of their own."""
+    """Column whose values stand side by side in a row of bars, or have lines of their own."""
     bars: bool = False
     """Bars instead of points."""
     frame: str | None = None
@@ -89,35 +89,35 @@ class Figure(style.Exhibit):
     """A figure of the report and of `memloc figures`, as `figures.yaml` describes it."""
 
     caption: str
-    """At most two sentences."""
+    """Sentences below the title, at most two."""
     more: str = ""
-    """What else there is to know, folded away on the page."""
+    """Further explanation, folded away on the page."""
     choose: tuple[str, ...] = ()
     """Columns of what is drawn, of which one value is shown at a time."""
     compares: bool = False
-    """Only on the page if it has several panels: another figure shows what a single one would."""
+    """Whether the page shows it only with several panels; another figure shows a single one."""
     as_it_is: bool = False
-    """Whether its table is drawn as it is; otherwise means over seeds are."""
+    """Whether the table is drawn as it is and not as means over seeds."""
     points_at_least: int = 0
-    """Only on the page if a choice has this many points; a table shows fewer better."""
+    """Number of points that a choice needs on the page; a table shows fewer better."""
     noisy_at_least: int = 0
-    """Only on the page if some run has this many noisy examples: with fewer it shows chance."""
+    """Number of noisy examples that a run needs on the page; fewer only show chance."""
     shape: Literal["curves", "points", "bars", "cells", "stacks"]
     look: Look
 
     def draw(self, table: pd.DataFrame) -> alt.TopLevelMixin:
-        """The chart of such a table."""
+        """Draw the chart of a table."""
         return draw(self.shape, self.rows(table), self.look)
 
     def rows(self, table: pd.DataFrame) -> pd.DataFrame:
-        """What it draws of such a table."""
+        """Return the rows that are drawn for a table."""
         known: Mapping[str, Callable[[pd.DataFrame], pd.DataFrame]] = {**ROWS, **brought("rows")}
         if self.name in known:
             return known[self.name](table)
         return table.copy() if self.as_it_is else self._means(table)
 
     def _means(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Means over seeds of what is drawn, and of the numbers that a hover shows after it."""
+        """Average the drawn column, and the numbers that a hover shows after it, over seeds."""
         look, names = self.look, list(self.look.hover)
         value = look.x if self.shape == "bars" else look.y
         at = names.index(value)
@@ -127,7 +127,7 @@ class Figure(style.Exhibit):
         return over_seeds(table, list(by), value, list(dict.fromkeys(means)))
 
     def says_something(self, drawn: "Drawn", results: Results) -> bool:
-        """Whether it has enough rows to be worth its place on the page."""
+        """Return whether the figure has enough rows to be worth its place on the page."""
         if self.compares and drawn.rows[self.look.panel].nunique() == 1:
             return False
         if results["runs"]["noisy"].max() < self.noisy_at_least:
@@ -136,23 +136,23 @@ class Figure(style.Exhibit):
         return max(sizes) >= self.points_at_least
 
     def drawn(self, results: Results) -> "Drawn | None":
-        """The chart with everything that can be chosen in it; None without results."""
+        """Draw the chart with all choices in it; None without results."""
         table = self.shown(results)
         return None if table.empty else Drawn.of(self.draw(table), marked(table))
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A chart taken apart: its definition, and the rows that it shows."""
+    """Specification of a chart, and the rows that it shows."""
 
     spec: dict[str, Any]
     rows: pd.DataFrame
     marked: pd.DataFrame
-    """Those of the results behind them that have a remark."""
+    """Results behind the rows that have a remark, such as a weak reference."""
 
     @classmethod
     def of(cls, chart: Any, marked: pd.DataFrame) -> "Drawn":
-        """The parts of a chart, which must have one table."""
+        """Take a chart with one table apart."""
         rows = chart.data
         chart = chart.copy(deep=False)
         chart.data = rows.head(1)  # Altair reads the columns' types off it
@@ -161,19 +161,19 @@ class Drawn:
         return cls({**spec, "data": {"name": DATA}}, rows, marked)
 
     def choices(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """Every combination of the columns `names` that has rows."""
+        """Return every combination of the columns `names` that has rows."""
         if not names:
             return [{}]
         found = self.rows[list(names)].drop_duplicates()
         return [{str(k): v for k, v in row.items()} for row in found.to_dict("records")]
 
     def remarks(self, choice: Mapping[str, Any]) -> str:
-        """What the results of one choice say against themselves."""
+        """Return the remarks of the results behind one choice."""
         known = {name: value for name, value in choice.items() if name in self.marked.columns}
         return remarks_on(_chosen(self.marked, known))
 
     def with_rows(self, choice: Mapping[str, Any]) -> dict[str, Any]:
-        """The whole specification with the rows of one choice."""
+        """Return the whole specification with the rows of one choice."""
         rows = _chosen(self.rows, choice)
         plain = rows.astype(object).where(rows.notna(), None).to_dict("records")
         spec = self.spec
@@ -193,13 +193,13 @@ FIGURES = Figure.read("figures")
 
 
 def figures_of(results: Results) -> list[Figure]:
-    """Every figure: those that are described, and the layers of other packages' methods."""
+    """Return the described figures, and one for the layers of each method of another package."""
     theirs = [each for each in theirs_of(results) if "layer" in each.table and each.numbers]
     return [*FIGURES, *map(layers_of, theirs)]
 
 
 def layers_of(theirs: Theirs) -> Figure:
-    """The first number of somebody's table by layer: curves of tasks, or of what its texts name."""
+    """Return a figure of the first number in another package's table by layer, as curves."""
     value, *others = theirs.numbers
     ends = theirs.ends
     apart: dict[str, Any] = {"colour": "task", "panel": "category", "height": 240}
@@ -227,7 +227,7 @@ SCALED = {"png": {"scale": 2}}
 def write_figures(
     results: Results, folder: Path, kind: str = "png", only: Sequence[str] = ()
 ) -> tuple[list[Path], list[Figure]]:
-    """Write what can be drawn, or those called `only`; the files, and figures without results."""
+    """Write all figures, or those called `only`; return the files, and figures without results."""
     lookup("figure format", kind, {name: name for name in FORMATS})
     chosen = Figure.chosen(figures_of(results), only)
     drawn = {figure: figure.drawn(results) for figure in chosen}
@@ -276,7 +276,7 @@ def _words(name: str, choice: Mapping[str, Any]) -> Iterator[str]:
 
 
 def draw(shape: str, rows: pd.DataFrame, look: Look) -> alt.TopLevelMixin:
-    """A chart of this shape; its table stands at the top."""
+    """Draw a chart of this shape, with its table at the top."""
     chart = SHAPES[shape](rows, look)
     height = look.height if look.height is not None else alt.Step(_step(rows, look))
     chart = chart.properties(width=look.width, height=height)
@@ -293,13 +293,13 @@ def draw(shape: str, rows: pd.DataFrame, look: Look) -> alt.TopLevelMixin:
 
 
 def _step(rows: pd.DataFrame, look: Look) -> int:
-    """How high a row is: many share the room that there is, but can still be read."""
+    """Return the height of a row: many rows share the room, but can still be read."""
     room = look.tallest or math.inf
     return int(max(LOWEST, min(look.step, room / rows[look.y].nunique())))
 
 
 def curves(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
-    """Lines over layers or epochs with bands around them, one colour for each task or series."""
+    """Draw lines over layers or epochs with bands, one colour for each task or series."""
     fade, chosen = _fading(look)
     x_scale, x_axis = alt.Scale(nice=False, zero=False), style.whole_numbers(grid=False)
     x = alt.X(f"{look.x}:Q", title=look.x_title or look.x, axis=x_axis, scale=x_scale)
@@ -331,7 +331,7 @@ def curves(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
 
 
 def points(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
-    """Points of two numbers, each with its interval."""
+    """Draw points of two numbers, each with its interval."""
     fade, chosen = _fading(look)
     base = _base(rows, look)
     scale = style.ROOM if look.limits is None else alt.Scale(domain=look.limits)
@@ -354,7 +354,7 @@ def points(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
 
 
 def bars(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
-    """One row per name: a bar or a point with its interval, and chance as a tick."""
+    """Draw one row per name: a bar or a point with its interval, and chance as a tick."""
     fade, chosen = _fading(look)
     base = _base(rows, look).encode(
         y=alt.Y(f"{look.y}:N", title=look.y_title, sort=style.order(look.y, rows[look.y]))
@@ -376,7 +376,7 @@ def bars(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
 
 
 def cells(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
-    """A coloured cell for each pair of x and y, perhaps framed or with a number in it."""
+    """Draw a coloured cell for each pair of x and y, perhaps framed or with a number in it."""
     diverging = look.limits is not None and look.limits[0] < 0
     scheme = {"scheme": "purpleorange", "domainMid": 0} if diverging else {"scheme": "viridis"}
     base = alt.Chart().encode(
@@ -407,7 +407,7 @@ def cells(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
 
 
 def _above(rows: pd.DataFrame, look: Look) -> alt.Chart:
-    """Lines of some columns over the x of cells, from 0 to 1."""
+    """Draw lines of some columns over the x of cells, from 0 to 1."""
     x = _discrete(rows, look.x, None, alt.X)
     names = list(look.above.values())
     named = " : ".join(f"datum.column == '{c}' ? '{name}'" for c, name in look.above.items())
@@ -431,7 +431,7 @@ def _above(rows: pd.DataFrame, look: Look) -> alt.Chart:
 
 
 def stacks(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
-    """One bar for each layer, split by what its parts hold."""
+    """Draw one bar for each layer, split by the shares of its parts."""
     axis = alt.Axis(format=look.format or alt.Undefined)
     y = alt.Y(f"{look.y}:Q", title=look.y_title, stack="zero", axis=axis)
     x = _discrete(rows, look.x, look.x_title, alt.X).axis(labelAngle=0)
@@ -440,11 +440,11 @@ def stacks(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
 
 SHAPES = {shape.__name__: shape for shape in (curves, points, bars, cells, stacks)}
 ABOVE = 90
-"""Height of lines above cells."""
+"""Height, in pixels, of lines above cells."""
 LOWEST = 14
-"""Pixels of a row in which a number can be read."""
+"""Least height of a row in pixels, so that its number can be read."""
 FEW_BANDS = 5
-"""More than these, one over the other, would hide the lines."""
+"""Largest number of bands drawn strongly; more would hide the lines."""
 DASHED = {"strokeDash": [5, 4], "color": GREY}
 FRAME = "#ff6f3c"
 
@@ -454,13 +454,13 @@ def _base(rows: pd.DataFrame, look: Look) -> alt.Chart:
 
 
 def _named(rows: pd.DataFrame, look: Look, scale: Any = style.colours) -> dict[str, Any]:
-    """Colours or markers; names that stand along the left need no legend."""
+    """Return colours or markers; names that stand along the left need no legend."""
     found = style.channel(look.colour, rows[look.colour], look.colour_title, scale)
     return {**found, "legend": None} if look.colour == look.y else found
 
 
 def _number_axis(look: Look, name: str) -> alt.Axis:
-    """Whole layers, but for centres of gravity that are less than that apart."""
+    """Return an axis with whole layers, unless centres of gravity are less than that apart."""
     if look.whole:
         return style.whole_numbers()
     step = {"tickMinStep": alt.expr("domain('y')[1] - domain('y')[0] > 2 ? 1 : 0")}
@@ -468,7 +468,7 @@ def _number_axis(look: Look, name: str) -> alt.Axis:
 
 
 def _marks(base: alt.Chart, rows: pd.DataFrame, look: Look, *, opacity: Any, size: int) -> Any:
-    """Filled points with the marker of their task or series; hollow where asked."""
+    """Draw filled points with the marker of their task or series; hollow ones where asked."""
     shape = alt.Shape(**_named(rows, look, style.markers))
     fill = alt.Fill(**_named(rows, look))
     filled = alt.condition(look.hollow, alt.value(0), alt.value(1)) if look.hollow else alt.value(1)
@@ -478,7 +478,7 @@ def _marks(base: alt.Chart, rows: pd.DataFrame, look: Look, *, opacity: Any, siz
 
 
 def _fading(look: Look) -> tuple[Callable[[float], Any], list[alt.Parameter]]:
-    """A click on a task in the legend leaves that task alone in full colour."""
+    """Let a click on a task in the legend fade all other tasks."""
     if look.colour != "task" or look.y == "task":
         return alt.value, []
     chosen = alt.selection_point(fields=["task"], bind="legend")
@@ -486,7 +486,7 @@ def _fading(look: Look) -> tuple[Callable[[float], Any], list[alt.Parameter]]:
 
 
 def _hover(rows: pd.DataFrame, look: Look) -> list[alt.Tooltip]:
-    """Every column with its title in words."""
+    """Return every hovered column with its title in words."""
     found = []
     for name, form in look.hover.items():
         kind = "Q" if style.is_number(rows[name]) else "N"

@@ -1,4 +1,4 @@
-"""What a study has, what it lacks, and the command that makes it."""
+"""Finds the parts of a study that are missing, and the commands that make them."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -20,25 +20,25 @@ from memloc.store import paths
 
 _FILE: dict[str, dict[str, str]] = yaml.safe_load(asset("commands.yaml"))
 COMMANDS, IN_STUDIES = _FILE["commands"], _FILE["in_studies"]
-"""Which command makes a part of a study; the same where the folder has a study's file."""
+"""Commands by the part of a study that they make; those for folders with a study's file."""
 VERBS = {"localiser": "localise", "analysis": "analyse"}
-"""The command that runs methods of a kind."""
+"""Command that runs methods of a kind."""
 LARGE = "facebook/opt-1.3b"
-"""The model of appendix B."""
+"""Large model of the paper's appendix B."""
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """One row per run: which parts are there; and the commands for those that are not."""
+    """Table of the parts that each run has, and commands for the missing ones."""
 
     table: pd.DataFrame
     commands: tuple[str, ...]
     sentence: str = ""
-    """What is missing, in words; empty if nothing is."""
+    """Sentence that says what is missing; empty if nothing is."""
 
 
 def command(part: str, results: Results) -> str:
-    """The command that makes a part, for the first run that lacks it; empty where none would."""
+    """Return the command that makes a part for the first run without it; empty if none does."""
     study, there = _Study.of(results), _there(results)
     # A part of the report of some methods, such as their events, is made by any of these.
     parts = [n for n, m in methods().items() if part in m.report and part not in methods()]
@@ -57,9 +57,9 @@ def command(part: str, results: Results) -> str:
 
 
 def commands_of(results: Results) -> dict[str, dict[str, str]]:
-    """By `model|task`: the command of every part and method that can be made there.
+    """Return, by `model|task`, the command for every part and method that can be made there.
 
-    Of several seeds, that of the first.
+    Commands are for the lowest seed.
     """
     parts = [*(part for part in COMMANDS if part not in VERBS.values()), *_there(results)]
     study, found = _Study.of(results), dict[str, dict[str, str]]()
@@ -71,7 +71,7 @@ def commands_of(results: Results) -> dict[str, dict[str, str]]:
 
 
 def coverage(results: Results) -> Coverage:
-    """What every run has of localisers and analyses."""
+    """List which localisers and analyses looked at each run, and the commands for the others."""
     there, study = _there(results), _Study.of(results)
     rows, commands = [], list[str]()
     for row, run in _each(results):
@@ -94,7 +94,7 @@ PARTS = "Parts of the study are missing"
 
 
 def _there(results: Results) -> dict[str, set[tuple[Any, ...]]]:
-    """By method that is expected or that looked at some run: the runs that it looked at.
+    """Return the runs that each method looked at, for expected methods and those with results.
 
     A study's file says which methods are expected; without one, all of memloc's own are.
     """
@@ -120,7 +120,7 @@ def _each(results: Results) -> Iterator[tuple[Mapping[Any, Any], Run]]:
 
 @dataclass(frozen=True)
 class _Study:
-    """How commands are written in a study's folder, or in one without a study's file."""
+    """Writes commands for a folder, which may have a study's file."""
 
     has_file: bool
     usual: Mapping[str, str]
@@ -130,7 +130,7 @@ class _Study:
         return cls((results.folder / paths.STUDY).is_file(), _usual(results))
 
     def command(self, part: str, row: Mapping[Any, Any], run: Run) -> str:
-        """The command that makes a part of one run; empty where none does."""
+        """Return the command that makes a part of one run; empty if none does."""
         can = run.record.made_by == "train" and self._can_train(part, row, run)
         if part not in COMMANDS:
             can = bool(row["memorised"]) and part in methods() and _can_run(part, run)
@@ -143,21 +143,21 @@ class _Study:
         return self.written(part, {**self.usual, **named, "seed": str(row["seed"])})
 
     def written(self, part: str, values: Mapping[str, str]) -> str:
-        """A command with these values in it."""
+        """Return a command with these values in it."""
         known, named = COMMANDS | (IN_STUDIES if self.has_file else {}), {}
         if part not in COMMANDS:
             part, named = VERBS[find_method(part).kind], {"method": part}
         return known[part].format(**{**values, **named})
 
     def _can_train(self, part: str, row: Mapping[Any, Any], run: Run) -> bool:
-        """Own data have columns that only a study's file or the recorded command knows."""
+        """Return whether the command can be written: only a study's file knows own columns."""
         if part == "train" and (self.has_file or run.record.command):
             return True
         return part == "post_processing" or row["category"] != OWN
 
 
 def _can_run(method: str, run: Run) -> bool:
-    """Whether a run has what a method looks at; `memloc train` makes the weights of its own."""
+    """Return whether a run has, or `memloc train` can make, the weights that a method needs."""
     asked, without = find_method(method)(), set(run.status.without)
     if run.record.made_by == "adopt":
         without |= {name for name in asked.needs if not run.has(name)}
@@ -170,7 +170,7 @@ def _can_run(method: str, run: Run) -> bool:
 
 
 def _usual(results: Results) -> dict[str, str]:
-    """What commands are filled with where there is no run to take it from."""
+    """Return the values of commands where there is no run to take them from."""
     study, task = str(results.folder), "tiny-topic"
     runs = results.runs[results.runs["category"] != OWN]
     many = runs.loc[(runs["n_classes"] > 2) & ~runs["task"].str.endswith(BINARY), "task"]

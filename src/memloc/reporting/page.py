@@ -1,4 +1,4 @@
-"""One HTML file with everything: opens by double click, needs no network."""
+"""Writes the report: one HTML file that opens with a double click and needs no network."""
 
 import base64
 import gzip
@@ -31,7 +31,7 @@ from memloc.reporting.figures import (
     Figure,
     figures_of,
 )
-from memloc.reporting.missing import command, commands_of, coverage
+from memloc.reporting.missing import Coverage, command, commands_of, coverage
 from memloc.reporting.results import Results, load_results
 from memloc.reporting.sentences import Line, Summary, remark_on, summarise
 from memloc.reporting.style import (
@@ -51,11 +51,11 @@ from memloc.store.files import whole_file
 from memloc.store.records import as_stored, read_json, write_json
 
 SECTIONS: dict[str, dict[str, str]] = yaml.safe_load(asset("page.yaml"))
-"""By name: what each is called in the list at the top and as a heading; the words below it."""
+"""Names of the sections in the list at the top, their headings and the words below."""
 SHORT = 16
 """Rows of a table that is not folded away."""
 DIGITS = 5
-"""Of numbers on the page, which are for looking."""
+"""Significant digits of the numbers behind figures."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Report:
     commands: tuple[str, ...]
     """Commands that make what is missing."""
     missing: str = ""
-    """What is missing, in words."""
+    """Sentence that says what is missing; empty if nothing is."""
 
 
 @checked_arguments
@@ -87,24 +87,22 @@ def write_report(study: str | Path, out: str | Path | None = None) -> Report:
     """Write `report/index.html` into a study's folder, or `out`."""
     results = load_results(study)
     path = paths.page(Path(study)) if out is None else Path(out)
-    summary = summarise(results)
-    html = render(results, summary)
+    summary, found = summarise(results), coverage(results)
     with whole_file(path) as draft:
-        draft.write_text(html, encoding="utf-8")
-    found = coverage(results)
-    report = Report(path, summary, found.commands, found.sentence)
-    said = {**asdict(summary), "commands": list(report.commands), "missing": report.missing}
+        draft.write_text(render(results, summary, found), encoding="utf-8")
+    said = {**asdict(summary), "commands": list(found.commands), "missing": found.sentence}
     write_json(path.with_suffix(".json"), said)
-    return report
+    return Report(path, summary, found.commands, found.sentence)
 
 
 def read_report(study: str | Path) -> Report | None:
-    """The report that is in a study's folder, if there is one."""
+    """Return the report in a study's folder; None without one."""
     path = paths.page(Path(study))
-    if not path.with_suffix(".json").is_file():
+    record = path.with_suffix(".json")
+    if not record.is_file():
         return None
-    said = read_json(path.with_suffix(".json"))
-    with as_stored(path.with_suffix(".json")):
+    said = read_json(record)
+    with as_stored(record):
         summary = Summary(
             answers=tuple(map(str, said["answers"])),
             trust=str(said["trust"]),
@@ -114,8 +112,9 @@ def read_report(study: str | Path) -> Report | None:
         return Report(path, summary, tuple(said["commands"]), str(said["missing"]))
 
 
-def render(results: Results, summary: Summary) -> str:
-    """The whole page as text."""
+def render(results: Results, summary: Summary, found: Coverage | None = None) -> str:
+    """Return the whole page as text."""
+    there = coverage(results) if found is None else found
     every = {figure: figure.drawn(results) for figure in figures_of(results)}
     drawn = {f: d for f, d in every.items() if d is not None and f.says_something(d, results)}
     tables = {table: table.shown(results) for table in tables_of(results)}
@@ -123,9 +122,10 @@ def render(results: Results, summary: Summary) -> str:
     texts = dict(_example_blocks(results))
     blocks |= {f"examples-{i}": packed(block) for i, block in enumerate(texts.values())}
     choices = _choices(results)
+    start = _start(choices, drawn)
     page = {
         "data": DATA,
-        "start": _start(choices, drawn),
+        "start": start,
         "commands": commands_of(results),
         "figures": [_figure_record(f, d) for f, d in drawn.items()],
         "examples": {task: f"examples-{i}" for i, task in enumerate(texts)},
@@ -140,13 +140,10 @@ def render(results: Results, summary: Summary) -> str:
         summary=summary,
         short=SHORT,
         choices=choices,
-        start=page["start"],
+        start=start,
         has_shares=page["held"],
-        coverage=_coverage(results),
-        study=study_file(results),
-        commands=commands(results),
-        settings=settings(results),
-        versions=versions(results),
+        coverage=_coverage(there),
+        **how_made(results),
         version=version("memloc"),
         page=_script_json(page),
         blocks={name: Markup(text) for name, text in blocks.items()},
@@ -162,7 +159,7 @@ def _sections(
     tables: dict[Table, pd.DataFrame],
     has_examples: bool,
 ) -> Iterator[dict[str, Any]]:
-    """Sections that have something to show, with their sentences, figures and tables."""
+    """Yield the sections that have something to show: sentences, figures and tables."""
     for name, called in SECTIONS.items():
         parts = {
             "found": [s.text for s in summary.lines if s.section == name and not s.is_open],
@@ -177,7 +174,7 @@ def _sections(
 def _absent(
     results: Results, figures: Sequence[Figure], tables: dict[Table, pd.DataFrame]
 ) -> dict[str, list[str]]:
-    """What this study has no results for, by the command that makes it: figures and tables."""
+    """Return titles of figures and tables without results, by the command that makes them."""
     exhibits = [*figures, *(table for table, tidy in tables.items() if tidy.empty)]
     found: dict[str, list[str]] = {}
     for each in exhibits:
@@ -214,7 +211,7 @@ def _heading(figure: Figure, drawn: Drawn) -> dict[str, Any]:
 
 
 def _start(choices: dict[str, list[str]], drawn: dict[Figure, Drawn]) -> dict[str, str]:
-    """What is chosen at first: the most exact method, and the model and task with most figures."""
+    """Return the first choice: the most exact method, the model and task with most figures."""
     shown = []
     for figure, found in drawn.items():
         names = [name for name in figure.choose if name in choices]
@@ -231,7 +228,7 @@ def _start(choices: dict[str, list[str]], drawn: dict[Figure, Drawn]) -> dict[st
 
 
 def _choices(results: Results) -> dict[str, list[str]]:
-    """Models, tasks and methods that can be chosen."""
+    """Return the models, tasks and methods that a reader can choose."""
     runs = results.runs
     if runs.empty:
         return {}
@@ -263,8 +260,7 @@ def _shown(table: Table, tidy: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _coverage(results: Results) -> dict[str, Any]:
-    found = coverage(results)
+def _coverage(found: Coverage) -> dict[str, Any]:
     return {
         "columns": [str(c).replace("_", " ") for c in found.table.columns],
         "rows": found.table.map(cell).to_numpy().tolist(),
@@ -272,19 +268,19 @@ def _coverage(results: Results) -> dict[str, Any]:
     }
 
 
-def study_file(results: Results) -> str:
-    """The text of the study's file; empty where there is none."""
-    path = results.folder / paths.STUDY
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
+def how_made(results: Results) -> dict[str, Any]:
+    """Return the study's file, the commands in their order, all settings and the versions."""
+    study = results.folder / paths.STUDY
+    return {
+        "study": study.read_text(encoding="utf-8") if study.is_file() else "",
+        "commands": list(dict.fromkeys(filter(None, results.commands))),
+        "settings": _settings(results),
+        "versions": [", ".join(f"{k} {v}" for k, v in each.items()) for each in results.versions],
+    }
 
 
-def commands(results: Results) -> list[str]:
-    """The commands that made the runs and their results, in the order to repeat them."""
-    return list(dict.fromkeys(filter(None, results.commands)))
-
-
-def settings(results: Results) -> list[dict[str, Any]]:
-    """Every setting of the runs and of the methods, once for all that share them."""
+def _settings(results: Results) -> list[dict[str, Any]]:
+    """Return the settings of runs and methods, each set of them once with its number of runs."""
     runs = zip(results.runs.to_dict("records"), results.records, strict=True)
     used = Counter(
         ("preset", row["preset"], row["changes"], json.dumps(record.spec.settings.flat()))
@@ -297,11 +293,6 @@ def settings(results: Results) -> list[dict[str, Any]]:
         {"kind": kind, "name": name, "changes": changes, "runs": n, "values": _readable(text)}
         for (kind, name, changes, text), n in used.items()
     ]
-
-
-def versions(results: Results) -> list[str]:
-    """What the runs were made with, one line for each set of versions."""
-    return [", ".join(f"{k} {v}" for k, v in found.items()) for found in results.versions]
 
 
 def _readable(text: str) -> list[tuple[str, str]]:
@@ -322,7 +313,7 @@ def _template() -> jinja2.Template:
 
 
 def _code(text: str) -> Markup:
-    """What stands between backticks is set as code; the text itself is escaped."""
+    """Escape a text, and set the parts between backticks as code."""
     unbroken = text.replace(" %", "\u00a0%")  # no line ends between a number and its sign
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(unbroken))))
 
@@ -334,32 +325,34 @@ def _answer(text: str) -> Markup:
 
 
 def _script_json(value: Any) -> Markup:
-    """JSON inside a script element: no text in it can end the element."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return Markup(text.replace("<", "\\u003c"))
+    """Return JSON for a script element, which no text in it can end."""
+    return Markup(_as_json(value).replace("<", "\\u003c"))
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def _script(text: str) -> str:
-    """Code inside a script element: strings in it that would end it are written otherwise."""
+    """Return code for a script element, which no string in it can end."""
     return text.replace("</script", r"<\/script").replace("<!--", r"<\!--")
 
 
 @cache
 def _vega() -> str:
-    """Vega, Vega-Lite and Vega-Embed in one script, as the installed converter brings them."""
+    """Return Vega, Vega-Lite and Vega-Embed of the installed converter as one script."""
     import vl_convert
 
     return _script(str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")))
 
 
 def packed(value: Any) -> str:
-    """JSON, compressed, as base64; the same value is always the same text."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+    """Return compressed JSON as base64; equal values give equal texts."""
+    return base64.b64encode(gzip.compress(_as_json(value).encode(), mtime=0)).decode()
 
 
 def columns_of(rows: pd.DataFrame) -> dict[str, Any]:
-    """A table by columns; texts as places in a list of the different ones."""
+    """Return a table by columns; texts are positions in a list of distinct texts."""
     return {"n": len(rows), "columns": {str(n): _column(rows[n]) for n in rows.columns}}
 
 
@@ -376,5 +369,5 @@ def _numbers(values: FloatArray) -> list[Any]:
     known = np.isfinite(values)
     if (values[known] % 1 == 0).all():
         return [int(v) if there else None for v, there in zip(values, known, strict=True)]
-    short = np.char.mod(f"%.{DIGITS}g", values)  # a text each, in one go
+    short = np.char.mod(f"%.{DIGITS}g", values)
     return [float(v) if there else None for v, there in zip(short, known, strict=True)]

@@ -1,4 +1,4 @@
-"""Reads the runs below a folder into tidy tables: one reader per table."""
+"""Reads the runs below a folder into tidy tables."""
 
 import json
 from collections import defaultdict
@@ -26,7 +26,7 @@ from memloc.store.records import as_stored, read_columns
 
 _FILE = packaged(__file__)
 KEY: tuple[str, ...] = tuple(_FILE["run"])
-"""First columns of a table: the run that a row is of."""
+"""First columns of a table: the run that a row belongs to."""
 PLANT: tuple[str, ...] = tuple(_FILE["plant"])
 """Columns of planted runs: the layers that may change, and whether it is a null."""
 COLUMNS: dict[str, list[str]] = {
@@ -45,7 +45,7 @@ Parts = Sequence[tuple[Row, Any]]
 
 @dataclass(frozen=True)
 class Stored:
-    """What a method left in the folder of one run."""
+    """A result in the folder of one run, with its tables unread."""
 
     run: Row
     """Key of the run."""
@@ -61,8 +61,13 @@ class Stored:
         return {**self.run, "method": self.method, "remark": remark}
 
     @property
+    def settings(self) -> str:
+        """Settings of the method, as one text."""
+        return json.dumps(self.about.get("settings", {}), sort_keys=True)
+
+    @property
     def called(self) -> dict[str, str]:
-        """Its tables that are read, and the name of each among the tables of a study."""
+        """Names, among the tables of a study, of the tables that are read."""
         names = {name: name for name in LOCALISED}
         if "mcog" not in self.tables:
             names = {name: f"{self.method}_{name}" for name in ("layers", "summary")}
@@ -72,7 +77,7 @@ class Stored:
         return {name: names[name] for name in self.tables if name in names}
 
     def read(self, table: str) -> Any:
-        """The Arrow table of this name."""
+        """Read the Arrow table of this name."""
         record = {"method": self.method, "about": self.about, "tables": self.tables}
         return stored_table(self.folder, record, table)
 
@@ -109,13 +114,13 @@ def _stored(found: Found, folder: Path) -> Stored:
 
 
 def kept_files(run: Run, name: str) -> list[Path]:
-    """Files of this name in the results of a run, without drafts that a killed process left."""
+    """Return files of this name in the results of a run, without drafts of killed processes."""
     found = (run.folder / paths.RESULTS).glob(f"*/{name}")
     return sorted(path for path in found if not is_draft(path.relative_to(run.folder)))
 
 
 def find_runs(folder: Path) -> list[Found]:
-    """Runs below a folder by task, model and seed; two runs with the same key never merge."""
+    """Return the runs below a folder by task, model and seed; runs of one key never merge."""
     places = [
         path.parent
         for path in (*folder.rglob(paths.RUN), *_without_record(folder))
@@ -135,7 +140,7 @@ def find_runs(folder: Path) -> list[Found]:
 
 
 def _without_record(folder: Path) -> list[Path]:
-    """Labels of trained runs whose record was deleted: such runs are refused, not left out."""
+    """Return labels of trained runs without a record, which are refused and not left out."""
     return [
         path
         for path in folder.rglob(paths.LABELS)
@@ -152,30 +157,35 @@ def _key(run: Run) -> Row:
 
 
 def read_tables(folder: Path, every: Sequence[Found], needed: float) -> dict[str, pd.DataFrame]:
-    """All tables of the runs; `needed` is the accuracy from which labels count as learnt."""
+    """Return all tables of the runs.
+
+    Args:
+        folder: folder of the study, below which the runs are.
+        every: the runs, planted ones as well.
+        needed: accuracy from which labels count as learnt.
+    """
     runs = [each for each in every if each.run.plant is None]
     planted = [each for each in every if each.run.plant is not None]
     stored = [result for each in runs for result in each.stored]
     of_plants = _by_good_references(planted, needed)
     layers = read_control_layers(of_plants)
     shown = read_shown([each for each in stored if can_mix(each.about)])
+    curves = [(each.key, each.run.training()) for each in runs]
     return {
-        "runs": read_runs(runs, folder, needed),
-        "training": read_training(runs),
-        "made": read_made(stored),
+        "runs": _table("runs", [{**e.key, **_run_row(e.run, folder, needed)} for e in runs]),
+        "training": joined("training", [(key, curve) for key, curve in curves if len(curve)]),
+        "made": _table("made", [{**each.key, "settings": each.settings} for each in stored]),
         **shown,
-        "answers": compared(read_answers(stored), shown.get("layers")),
-        **read_control(of_plants),
+        "answers": compared(read_answers("answers", stored), shown.get("layers")),
+        **read_shown(of_plants, "control_"),
         "control_layers": layers,
-        "control_answers": read_control_answers(of_plants),
+        "control_answers": read_answers("control_answers", of_plants),
         "plants": read_plants(planted, layers),
     }
 
 
-def read_runs(runs: Sequence[Found], folder: Path, needed: float) -> pd.DataFrame:
-    """One row per run: its data and its accuracies."""
-    rows = [{**each.key, **_run_row(each.run, folder, needed)} for each in runs]
-    return pd.DataFrame(rows, columns=COLUMNS["runs"])
+def _table(name: str, rows: Sequence[Row]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=COLUMNS[name])
 
 
 def _run_row(run: Run, folder: Path, needed: float) -> Row:
@@ -201,46 +211,27 @@ def _run_row(run: Run, folder: Path, needed: float) -> Row:
     }
 
 
-def read_training(runs: Sequence[Found]) -> pd.DataFrame:
-    """One row per training and epoch."""
-    curves = [(each.key, each.run.training()) for each in runs]
-    return joined("training", [(key, curve) for key, curve in curves if len(curve)])
+def read_shown(stored: Sequence[Stored], before: str = "") -> dict[str, pd.DataFrame]:
+    """Return the tables that methods left, by their names among the tables of a study.
 
-
-def read_made(stored: Sequence[Stored]) -> pd.DataFrame:
-    """One row per run and method, with the method's settings."""
-    rows = [
-        {**each.key, "settings": json.dumps(each.about.get("settings", {}), sort_keys=True)}
-        for each in stored
-    ]
-    return pd.DataFrame(rows, columns=COLUMNS["made"])
-
-
-def read_control(stored: Sequence[Stored]) -> dict[str, pd.DataFrame]:
-    """Further tables of planted runs: those that have columns under `control_` and their name."""
+    With `before`, only tables that have columns under their name with that in front. The layers of
+    planted runs are left to `read_control_layers`.
+    """
     parts: dict[str, list[tuple[Row, Any]]] = defaultdict(list)
     for each in stored:
         for table, name in each.called.items():
-            if f"control_{name}" in COLUMNS and name not in {"layers", "answers"}:
-                parts[f"control_{name}"].append((each.key, each.read(table)))
-    return {name: joined(name, keyed) for name, keyed in parts.items()}
-
-
-def read_shown(stored: Sequence[Stored]) -> dict[str, pd.DataFrame]:
-    """Tables that methods left, by their names among the tables of a study."""
-    parts: dict[str, list[tuple[Row, Any]]] = defaultdict(list)
-    for each in stored:
-        for table, name in each.called.items():
+            if before and (before + name not in COLUMNS or name == "layers"):
+                continue
             rows = each.read(table)
             if name == "events" and each.method not in method_names("analysis"):
                 rows = _their_events(each.method, rows)
             if rows is not None:
-                parts[name].append((each.key, rows))
+                parts[before + name].append((each.key, rows))
     return {name: joined(name, keyed) for name, keyed in parts.items()}
 
 
 def _their_events(method: str, rows: Any) -> Any:
-    """Events of another package's method, named after it; None if the table holds no events."""
+    """Return events of another package's method, named after it; None without events."""
     import pyarrow as pa
 
     events = events_of(method, rows.to_pandas())
@@ -250,19 +241,21 @@ def _their_events(method: str, rows: Any) -> Any:
     return pa.Table.from_pandas(events, preserve_index=False)
 
 
-def read_answers(stored: Sequence[Stored]) -> pd.DataFrame:
-    """One row per run and method that weighs layers."""
-    found = [(each.key, each.about["answer"]) for each in stored if _answered(each)]
-    return _answer_rows(found, COLUMNS["answers"])
+def read_answers(name: str, stored: Sequence[Stored]) -> pd.DataFrame:
+    """Return the answers of methods that weigh layers as the table `name`: one row per result."""
+    rows = []
+    for each in stored:
+        if "answer" in each.about:
+            found = Answer.of(each.about["answer"])
+            rows.append({**each.key, **found.row(), "right": is_right(each.run, found)})
+    return _table(name, rows)
 
 
-def read_control_answers(stored: Sequence[Stored]) -> pd.DataFrame:
-    """One row per planted run and method that weighs layers."""
-    return control_answers([(each.key, each.about["answer"]) for each in stored if _answered(each)])
-
-
-def _answered(stored: Stored) -> bool:
-    return "answer" in stored.about
+def is_right(run: Row, found: Answer) -> bool:
+    """Return whether a plant is called concentrated, and half of it is in planted layers alone."""
+    if run.get("null", True) or found.word != "concentrated":
+        return False
+    return {layer - 1 for layer in found.layers} <= {*planted_layers(str(run["planted"]))}
 
 
 def compared(answers: pd.DataFrame, layers: pd.DataFrame | None) -> pd.DataFrame:
@@ -293,25 +286,8 @@ def compared(answers: pd.DataFrame, layers: pd.DataFrame | None) -> pd.DataFrame
     return table[COLUMNS["answers"]]
 
 
-def control_answers(found: Parts) -> pd.DataFrame:
-    """Answers for planted runs; `right`: concentrated, and half of it in planted layers alone."""
-    right = [
-        record["word"] == "concentrated"
-        and not key["null"]
-        and {layer - 1 for layer in record["places"]["half"]}
-        <= set(planted_layers(str(key["planted"])))
-        for key, record in found
-    ]
-    return _answer_rows(found, COLUMNS["control_answers"]).assign(right=right)
-
-
-def _answer_rows(found: Parts, columns: Sequence[str]) -> pd.DataFrame:
-    rows = [{**key, **Answer.of(record).row()} for key, record in found]
-    return pd.DataFrame(rows, columns=list(columns))
-
-
 def _by_good_references(planted: Sequence[Found], needed: float) -> list[Stored]:
-    """Results of planted runs, without those that a reference decided which learnt too little."""
+    """Return results of planted runs, but for those decided by a reference that learnt little."""
     # A null has the reference weights of its plant.
     own = {_plant(each): each.run.reference_accuracy for each in planted if not each.run.is_null}
     kept = []
@@ -327,7 +303,7 @@ def _plant(found: Found) -> tuple[Any, ...]:
 
 
 def read_control_layers(stored: Sequence[Stored]) -> pd.DataFrame:
-    """Layer weights of planted runs, with the largest share of labels that a window undid."""
+    """Return layer weights of planted runs, with the largest share that a window undid."""
     parts = []
     for each in stored:
         if "layers" in each.tables and each.called.get("layers") == "layers":
@@ -339,7 +315,7 @@ def read_control_layers(stored: Sequence[Stored]) -> pd.DataFrame:
 
 
 def read_plants(planted: Sequence[Found], weights: pd.DataFrame) -> pd.DataFrame:
-    """One row per planted run: the rate that it needed, its accuracies, and who looked at it."""
+    """Return each planted run with the learning rate that it needed, accuracies and methods."""
     used = weights.groupby([*KEY, *PLANT])["method"].unique()
     rows = []
     for each in planted:
@@ -354,11 +330,11 @@ def read_plants(planted: Sequence[Found], weights: pd.DataFrame) -> pd.DataFrame
             "used": len(looked) > 0,
         }
         rows.append({**each.key, **row})
-    return pd.DataFrame(rows, columns=COLUMNS["plants"])
+    return _table("plants", rows)
 
 
 def joined(name: str, parts: Parts) -> pd.DataFrame:
-    """The table of this name from its parts, which are all of pandas or all of Arrow."""
+    """Join the parts of a table, which are all of pandas or all of Arrow."""
     columns = COLUMNS.get(name, [])
     if not parts:
         return pd.DataFrame(columns=columns)
@@ -382,7 +358,7 @@ def joined(name: str, parts: Parts) -> pd.DataFrame:
 
 
 def _joined(name: str, parts: Parts) -> pd.DataFrame:
-    """Arrow tables one below another; the first that does not fit those before it is named."""
+    """Join Arrow tables; an error names the first that does not fit those before it."""
     import pyarrow as pa
 
     schema = parts[0][1].schema
@@ -402,7 +378,7 @@ def _joined(name: str, parts: Parts) -> pd.DataFrame:
 
 
 def commands(runs: Sequence[Found]) -> Iterator[str]:
-    """Recorded commands in the order to repeat them: runs, their methods, then planted runs."""
+    """Yield recorded commands in the order to repeat them: runs, methods, then planted runs."""
     for is_planted in (False, True):
         some = [each for each in runs if (each.run.plant is not None) == is_planted]
         yield from (each.run.record.command for each in some)

@@ -1,4 +1,4 @@
-"""Tables of many runs: everything that the report, figures and tables show."""
+"""Holds the tables of many runs that the report, figures and tables show."""
 
 import json
 import warnings

@@ -1,4 +1,4 @@
-"""What each figure shows: tables of results in, the rows that are drawn out."""
+"""Functions from tables of results to the rows that figures draw."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,12 +19,12 @@ ALL = "all models"
 
 
 def averaged_mcog(table: pd.DataFrame, by: list[str], group: str) -> pd.DataFrame:
-    """The centre of gravity, mean over models or methods, which are counted."""
+    """Average the centre of gravity over models or methods, and count these."""
     return over_groups(table, by, "mcog", group).rename(columns={"n": f"{group}s"})
 
 
 def binarised(table: pd.DataFrame) -> pd.DataFrame:
-    """The centre of gravity of tasks with all their classes and with two of them."""
+    """Pair the centres of gravity of tasks with all classes and with two of them."""
     is_binary = table["task"].str.endswith(BINARY)
     keys = ["task", "method"]
     two = table[is_binary].assign(task=table["task"].str.removesuffix(BINARY))
@@ -33,7 +33,7 @@ def binarised(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def training_curves(table: pd.DataFrame) -> pd.DataFrame:
-    """Accuracy by epoch of the training on noisy labels: mean over seeds, and their range."""
+    """Return accuracies by epoch of the training on noisy labels: means and ranges over seeds."""
     keys = [name for name in ("task", "model") if name in table.columns]
     noisy = table.loc[table["training"] == "noisy", [*keys, "epoch", *WORDS["curve"]]]
     long = noisy.melt(
@@ -46,7 +46,7 @@ def training_curves(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def event_pairs(table: pd.DataFrame) -> pd.DataFrame:
-    """One row a task, source, variant and model (and all models): where its two events happen.
+    """Return the layers of two events by task, source, variant and model, and for all models.
 
     The table is `events` with the model's `depth`; `never` counts as the layer after the last.
     """
@@ -65,7 +65,7 @@ def event_pairs(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def event_names() -> list[tuple[str, str]]:
-    """By method: its event of the class, drawn along the bottom, and that of memorisation."""
+    """Return the events of the class (drawn along the bottom) and of memorisation, by method."""
     every = [method.report.get("events", {}) for method in methods().values()]
     roles = [{about["role"]: name for name, about in events.items()} for events in every if events]
     return [(names["class"], names["memory"]) for names in roles if len(names) == 2]
@@ -77,7 +77,7 @@ def _event(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def control_layers(table: pd.DataFrame) -> pd.DataFrame:
-    """Layer weights of planted runs, divided by the largest; nulls last."""
+    """Return layer weights of planted runs, divided by the largest; nulls come last."""
     keys = ["task", "model", "method", "planted", "first", "last", "null"]
     largest = table.groupby([*keys, "seed"])["weight"].transform("max")
     scaled = {n: table[n] / largest.where(largest > 0) for n in ("weight", "low", "high")}
@@ -87,7 +87,7 @@ def control_layers(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def agreement(table: pd.DataFrame) -> pd.DataFrame:
-    """Coefficients between all pairs, both ways round; a star marks those that are significant."""
+    """Return coefficients of all pairs in both orders; a star marks significant ones."""
     turned = table.rename(columns={"one": "other", "other": "one"})
     drawn = pd.concat([table, turned], ignore_index=True)
     numbers = drawn["rho"].map("{:.2f}".format) + drawn["significant"].map({True: "*", False: ""})
@@ -98,7 +98,7 @@ def agreement(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def window_matrices(table: pd.DataFrame) -> pd.DataFrame:
-    """By width of a window and layer: mean error of the windows of that width with the layer.
+    """Return the mean error of windows by their width and by the layers in them.
 
     The error is divided by that of all layers where the layer weights are; mean over seeds, with
     what holds the seeds' Wilson intervals.
@@ -110,11 +110,11 @@ def window_matrices(table: pd.DataFrame) -> pd.DataFrame:
 
 
 CLEAN = ("clean_error", "difference")
-"""What happens to clean examples, and how much more to noisy ones."""
+"""Columns: the error of clean examples, and how much larger that of noisy ones is."""
 
 
 def _cells(part: pd.DataFrame) -> pd.DataFrame:
-    """The matrix of one run; a share of windows varies less than a yes or no, so ends are wide."""
+    """Return the matrix of one run, with intervals that are rather too wide."""
     depth = int(part["last"].max())
     known = windows_between(part["first"], part["last"])
     errors, shares = (part[n].to_numpy(np.float64) for n in ("error", "normalised"))
@@ -134,11 +134,11 @@ def _cells(part: pd.DataFrame) -> pd.DataFrame:
 
 
 LIGHT = 0.3
-"""Shares below this are drawn in dark colours, so that their numbers are light."""
+"""Share below which a cell is dark and its number light."""
 
 
 def strip(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows of layers by task and model, planted ones below; numbers are written into the cells."""
+    """Return the strip's rows by task and model, planted runs below, with numbers for the cells."""
     one_model = table.loc[table["planted"] == "", "model"].nunique() <= 1
     name = table["task"] if one_model else table["task"] + " · " + table["model"]
     planted = "planted in " + table["planted"]
@@ -153,7 +153,7 @@ def strip(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def centres(table: pd.DataFrame) -> pd.DataFrame:
-    """The centre of the planted layers and that of the weights on them, by every method."""
+    """Return the centre of the planted layers and that of each method's weights."""
     keys = ["task", "model", "seed", "method", "planted"]
     real = table[~table["null"].astype(bool)]
     held = real.assign(held=real["weight"].clip(0), moment=real["weight"].clip(0) * real["layer"])
@@ -179,4 +179,4 @@ ROWS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "strip": strip,
     "centres": centres,
 }
-"""By figure of the report: the rows that it draws of its table."""
+"""Functions that make the rows of a figure, by its name."""

@@ -1,4 +1,4 @@
-"""Sentences that follow from the numbers: of one result, and of a study."""
+"""Puts numbers into sentences: of one result, and of a study."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -77,7 +77,7 @@ def _layers_matter(scores: Result) -> str:
 
 
 def _happening(event: Mapping[Any, Any]) -> str:
-    """An event with its layer; layers where classes cannot be told apart are marked."""
+    """Write an event with its layer; layers whose classes are not separable are marked."""
     layer, low, high = (layer_name(event[name]) for name in ("layer", "low", "high"))
     never = layer == "never"
     known = has_interval(event["low"], event["high"], event["never"])
@@ -127,7 +127,7 @@ class Line:
     """Section of the page that it belongs to."""
     text: str
     is_open: bool = False
-    """Whether it says what could not be concluded, and why."""
+    """Whether the sentence says what could not be concluded, and why."""
 
 
 @dataclass(frozen=True)
@@ -135,11 +135,11 @@ class Summary:
     """A study in sentences."""
 
     answers: tuple[str, ...]
-    """How much is where, one sentence per run; of many runs, one sentence for all."""
+    """Layers that hold the labels: one sentence per run, or one for many runs."""
     trust: str
-    """How far to trust the answer."""
+    """Sentence that says how far to trust the answer."""
     learnt: str
-    """What the models learnt."""
+    """Sentence that says what the models learnt."""
     lines: tuple[Line, ...]
     """All other sentences, section by section."""
 
@@ -172,7 +172,7 @@ def summarise(results: Results) -> Summary:
 
 
 def _answers(results: Results) -> Iterator[str]:
-    """How much is where, by the most exact method; runs that did not memorise do not count."""
+    """Say which layers hold the labels, by the most exact method and for runs that memorised."""
     method, best = leading(results), METHODS[0]
     layers, answers = (
         table[table["method"] == method] for table in map(results.whole, ("layers", "answers"))
@@ -195,7 +195,7 @@ def _answers(results: Results) -> Iterator[str]:
 
 
 def _counted(results: Results, method: str, answers: pd.DataFrame) -> str:
-    """How many of many runs have which word, and where the centres are."""
+    """Count the runs with each word, and say where the centres of gravity are."""
     counts = [f"{n} {word}" for word, n in answers["word"].value_counts().items()]
     mcog = results.whole("mcog")
     mcog = mcog[mcog["method"] == method]
@@ -209,14 +209,14 @@ def _counted(results: Results, method: str, answers: pd.DataFrame) -> str:
 
 
 def _names(rows: Sequence[Mapping[Any, Any]]) -> list[str]:
-    """Tasks, with their models and seeds where these differ."""
+    """Name runs by task, and by model and seed where these differ."""
     also = [n for n in ("model", "seed") if len({row[n] for row in rows}) > 1]
     words = {"model": " in {}", "seed": " with seed {}"}
     return [str(row["task"]) + "".join(words[n].format(row[n]) for n in also) for row in rows]
 
 
 def _how_sure(results: Results) -> str:
-    """What planted layers say of the leading method, and what one seed does not."""
+    """Say how often the leading method finds planted layers, and that one seed is not enough."""
     control, method = results["control"], leading(results)
     mine = control[control["method"] == method]
     if mine.empty:
@@ -229,7 +229,7 @@ def _how_sure(results: Results) -> str:
 
 
 def _means(control: pd.DataFrame) -> list[dict[str, Any]]:
-    """How often each method ranks a planted layer first, the most exact one first."""
+    """Return how often each method ranks a planted layer first, most exact methods first."""
     means = mean_scores(control, ["method"])
     best = means[means["k"] == means["k"].min()].set_index("method", drop=False)
     rows = best.loc[method_order(best.index)].to_dict("records")
@@ -237,7 +237,7 @@ def _means(control: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _learnt(results: Results) -> str:
-    """How many runs memorised, and what they know of unseen examples."""
+    """Say how many runs memorised, and how well they predict unseen examples."""
     runs, kept = results["runs"], results.memorised("runs")
     counts = ", ".join(counted(runs[n].nunique(), n) for n in ("model", "task", "seed"))
     whose = "its" if len(runs) == 1 else "their"
@@ -298,7 +298,7 @@ UNKNOWN = "an unknown share"
 
 
 def _undone(windows: pd.DataFrame, run: list[str]) -> str:
-    """What changing one layer undoes at most, and what changing all of them does."""
+    """Say which share changing one layer undoes at most, and which changing all layers does."""
     sized = windows.assign(width=windows["last"] - windows["first"] + 1)
     one, every = largest(sized[sized["width"] == 1], run, "error"), largest(sized, run, "width")
     said = [
@@ -326,7 +326,7 @@ def _events(results: Results) -> Iterator[Line]:
 
 
 def _left_out(results: Results) -> Iterator[Line]:
-    """Runs and methods that say nothing, and what results say against themselves."""
+    """Yield sentences on runs and methods that are left out, and remarks of the results."""
     runs, weak, mcog = results.runs, results.unlearnt, results.whole("mcog")
     blind = mcog[mcog["mcog"].isna()]
     begun = runs[runs["noisy_accuracy"].isna()]
@@ -347,7 +347,7 @@ def _left_out(results: Results) -> Iterator[Line]:
 
 
 def _by_the_reference(results: Results) -> str:
-    """Methods of a study that the reference decides, wholly or in part."""
+    """Name the methods of a study that depend on the reference, wholly or in part."""
     made = method_order(results["made"]["method"])
     wholly = [name for name in made if name in by_reference()]
     partly = [name for name in made if name in methods() and "reference" in methods()[name].uses]
@@ -356,7 +356,7 @@ def _by_the_reference(results: Results) -> str:
 
 
 def _coefficients(results: Results) -> Iterator[Line]:
-    """Depth and generalisation, methods and models: what agrees, and what is not known."""
+    """Yield sentences on correlations of depth, generalisation, methods and models."""
     depth, pairs = results.table_2, results.agreement
     tables = []
     if len(depth):
@@ -377,7 +377,7 @@ def _coefficients(results: Results) -> Iterator[Line]:
 
 
 def _correlated(about: str, table: pd.DataFrame) -> Iterator[Line]:
-    """Coefficients by their `name`: those that are found, and why others are not."""
+    """Yield the significant coefficients by their `name`, and why others are not significant."""
     is_found = _found(table)
     rows = table[is_found].sort_values("rho").to_dict("records")
     if rows:
@@ -410,18 +410,18 @@ def _point(row: "pd.Series") -> str:
 
 
 def _by(form: str, command: str) -> str:
-    """The command that makes something, where there is one."""
+    """Put a command into a form; empty without a command."""
     return form.format(command) if command else ""
 
 
 def _sure(row: "Mapping[Any, Any] | pd.Series", name: str, form: str) -> str:
-    """A number with its interval, where it has one."""
+    """Write a number with its interval, if it has one."""
     ends = "" if pd.isna(row["low"]) else f" ({row['low']:{form}} to {row['high']:{form}})"
     return f"{row[name]:{form}}{ends}"
 
 
 def _range(values: "Iterable[float]", form: str, none: str = "none") -> str:
-    """From the least to the largest of the numbers that are known, and in how many runs."""
+    """Write the smallest and the largest known number, and in how many runs they are known."""
     every = pd.Series(list(values))
     known = every.dropna()
     if known.empty:

@@ -1,4 +1,4 @@
-"""How things look everywhere: a task keeps its colour and marker, a method its place."""
+"""Colours, markers and orders: a task looks the same in all figures."""
 
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def asset(name: str) -> str:
-    """The text of a file of the report's."""
+    """Return the text of a file in `assets`."""
     return (files("memloc.reporting") / "assets" / name).read_text(encoding="utf-8")
 
 
@@ -33,7 +33,7 @@ class Exhibit(Settings):
     name: str
     """Its files begin with this."""
     section: Literal["answer", "where", "how", "examples", "trust", "paper", "made"]
-    """Where the page shows it."""
+    """Section of the page."""
     title: str
     number: str = ""
     """The paper's number; empty where the paper has none."""
@@ -42,7 +42,7 @@ class Exhibit(Settings):
     runs: Literal["all", "memorised", "whole", "usual"] = "all"
     """Runs of that table: see `results.Part`."""
     theirs: bool = False
-    """Whether the table is one of another package's method."""
+    """Whether the table belongs to a method of another package."""
     part: str = "localise"
     """The method, or the part of a study, that makes its numbers."""
 
@@ -50,7 +50,7 @@ class Exhibit(Settings):
         return hash(self.name)
 
     def shown(self, results: "Results") -> pd.DataFrame:
-        """The rows of its table that count."""
+        """Return the rows of the table for the runs that count."""
         table = results.part(self.table, self.runs)
         return plain(table) if self.theirs else table
 
@@ -70,21 +70,21 @@ class Exhibit(Settings):
 
     @classmethod
     def chosen(cls, every: "Sequence[Self]", names: Sequence[str]) -> "list[Self]":
-        """Those with these names; without any, all."""
+        """Return the exhibits with these names; all without names."""
         known = {each.name: each for each in every}
         return [lookup(cls.__name__.lower(), name, known) for name in names] or list(every)
 
 
 @dataclass(frozen=True)
 class Theirs:
-    """A table of a method that is not memloc's own: what it says of itself is what is shown."""
+    """Table of another package's method, shown by its own words and columns."""
 
     name: str
     table: pd.DataFrame
 
     @property
     def words(self) -> dict[str, Any]:
-        """What figures and tables of it have in common."""
+        """Fields that figures and tables of this table have in common."""
         what = self.name.removeprefix(f"{self._method}_")
         title = self._method.replace("_", " ").capitalize()
         return {
@@ -105,17 +105,17 @@ class Theirs:
 
     @property
     def texts(self) -> list[str]:
-        """Its own columns that are not numbers."""
+        """Columns of the method's own that are not numbers."""
         return [name for name in self._own if not is_number(self.table[name])]
 
     @property
     def numbers(self) -> list[str]:
-        """Its own columns of numbers; the interval is that of the first of them."""
+        """Columns of the method's own that are numbers; the interval belongs to the first."""
         return [name for name in self._own if is_number(self.table[name])]
 
     @property
     def ends(self) -> list[str]:
-        """The columns of the interval, where there is one."""
+        """Columns of the interval; empty without one."""
         both = ["low", "high"]
         return both if self.numbers and set(both) <= set(self.table) else []
 
@@ -129,7 +129,7 @@ class Theirs:
 
 
 def theirs_of(results: "Results") -> list[Theirs]:
-    """Tables of methods that are not memloc's own."""
+    """Return the tables that methods of other packages left."""
     names = [name for name in results.tables if name not in COLUMNS]
     found = [Theirs(name, plain(results.memorised(name))) for name in names]
     return [each for each in found if len(each.table)]
@@ -144,7 +144,7 @@ TAKEN = {"seeds", "name", "func", "engine", "engine_kwargs"}
 
 
 def plain(table: pd.DataFrame) -> pd.DataFrame:
-    """Of a table of somebody's, the columns of numbers and of texts with names that can be drawn.
+    """Return the columns of another package's table that can be drawn: numbers and texts.
 
     A text that is not there is empty, a number that is infinite is not there.
     """
@@ -163,7 +163,7 @@ def plain(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def is_number(values: "pd.Series") -> bool:
-    """Whether a column is one of numbers."""
+    """Return whether a column holds numbers."""
     return bool(pd.api.types.is_numeric_dtype(values))
 
 
@@ -171,30 +171,30 @@ _FILE = yaml.safe_load(asset("style.yaml"))
 TASKS: dict[str, tuple[str, str]] = {name: tuple(look) for name, look in _FILE["tasks"].items()}
 """Colours and markers of tasks."""
 TITLES: dict[str, str] = _FILE["titles"]
-"""What columns are called, where that is not their name."""
+"""Titles of columns that are not called by their name."""
 WORDS: dict[str, dict[str, str]] = _FILE["words"]
-"""What values are called, in the order in which they are drawn."""
+"""Words for values, in the order in which they are drawn."""
 MEANINGS: dict[str, str] = _FILE["colours"]
-"""Colours of kinds of examples and labels, the same in all figures."""
+"""Colours of kinds of examples and labels."""
 PRINT: dict[str, Any] = _FILE["print"]
 """The look of figures in files."""
 METHODS = tuple(sorted(method_names("localiser"), key=lambda name: -exactness(name)))
 """memloc's own localisers, the most exact one first."""
 CATEGORIES = ("nlu", "sentiment", "hate", "topic")
-"""From what needs understanding to what words give away."""
+"""Categories of tasks, from those that need understanding to those that words give away."""
 COLOURS = ("#5F6F80", "#A3A847", "#96614A", "#B19CD9")
-"""For names that are no tasks, methods, or kinds of examples: none of these has such a colour."""
+"""Colours of names that are no tasks, methods, or kinds of examples, which have other ones."""
 OF_METHODS = ("#8C6BB1", "#A6761D", "#E7298A", "#66A61E", "#737373")
 SHADES = ("#b9c2cc", "#8794a3", "#566373")
 GREY = "#8a8f98"
 OTHERS = (GREY, "#8C6D31", "#7F5FA8", "#C0504D")
 MARKERS = ("circle", "diamond", "square", "triangle-up", "cross", "triangle-down")
 ROOM = alt.Scale(zero=False, nice=False, padding=12)
-"""For points: none lies on the frame, which would cut it."""
+"""Scale with room at its ends, so that no point is cut by the frame."""
 
 
 def task_style(name: str) -> tuple[str, str]:
-    """Colour and marker of a task; those of a task that nobody listed follow from its name."""
+    """Return colour and marker of a task; for unlisted tasks they follow from the name."""
     known = TASKS.get(name.removesuffix(BINARY))
     if known is not None:
         return known
@@ -208,17 +208,17 @@ def _known_first(known: Iterable[str], names: Iterable[str]) -> list[str]:
 
 
 def task_order(names: Iterable[str]) -> list[str]:
-    """Known tasks by category, then the others by name."""
+    """Sort tasks: known ones by category, then others by name."""
     return _known_first(TASKS, names)
 
 
 def method_order(names: Iterable[str]) -> list[str]:
-    """memloc's own methods, the most exact one first, then others by name."""
+    """Sort methods: memloc's own by exactness, then others by name."""
     return _known_first(METHODS, names)
 
 
 def order(column: str, values: Iterable[Any]) -> list[Any]:
-    """The values of a column as they are drawn: numbers by size, names as above or as they come."""
+    """Sort the values of a column for drawing: numbers by size, names in their usual order."""
     names = pd.Series(list(values)).drop_duplicates()
     if is_number(names):
         return sorted(names.tolist(), reverse=column == "width")  # wide windows on top
@@ -230,7 +230,7 @@ def order(column: str, values: Iterable[Any]) -> list[Any]:
 def channel(
     column: str, values: Iterable[Any], title: str | None, scale: Callable[..., alt.Scale]
 ) -> dict[str, Any]:
-    """The `colours` or `markers` of tasks, or of other names in their order."""
+    """Return the encoding of names by `colours` or `markers`, in their order."""
     names = order(column, values)
     shown = title or ("task" if column == "task" else None)
     found = {"shorthand": f"{column}:N", "title": shown, "sort": names}
@@ -238,14 +238,14 @@ def channel(
 
 
 def markers(column: str, names: Sequence[Any]) -> alt.Scale:
-    """A marker for each name."""
+    """Return a marker for each name."""
     of_tasks = column == "task"
     own = [task_style(n)[1] if of_tasks else MARKERS[i % len(MARKERS)] for i, n in enumerate(names)]
     return alt.Scale(domain=names, range=own)
 
 
 def colours(column: str, names: Sequence[Any]) -> alt.Scale:
-    """A colour for each name, for lines and for the inside."""
+    """Return a colour for each name."""
     if column == "task":
         return alt.Scale(domain=names, range=[task_style(name)[0] for name in names])
     if column == "method":
@@ -266,5 +266,5 @@ def _legend(names: Sequence[Any]) -> alt.Legend:
 
 
 def whole_numbers(**more: Any) -> alt.Axis:
-    """An axis of layers or epochs: there is nothing at one and a half."""
+    """Return an axis of layers or epochs, which are whole numbers."""
     return alt.Axis(format="d", tickMinStep=1, **more)

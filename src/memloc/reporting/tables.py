@@ -21,28 +21,28 @@ from memloc.store.records import write_table
 
 DAGGER = "†"
 FORMATS = {"csv": "csv", "parquet": "parquet", "markdown": "md", "latex": "tex"}
-"""Names of the formats, and the endings of their files."""
+"""Endings of files by the name of the format."""
 
 
 class Table(Exhibit):
     """A table of the report and of `memloc tables`, as `tables.yaml` or a method describes it."""
 
     columns: dict[str, str | None] | None = None
-    """For people: titles, and the column of each, perhaps with the ends of its interval."""
+    """Titles for people with their columns, each perhaps with the ends of its interval."""
     wide: tuple[str, ...] = ()
-    """Titles whose values get columns of their own, which show the last of `columns`."""
+    """Titles whose values become columns, which show the last of `columns`."""
     note: str = ""
-    """What its intervals are, and why some are not there."""
+    """Text below the table: what intervals are, and why some are missing."""
 
     def layout(self, tidy: pd.DataFrame) -> pd.DataFrame:
-        """As a person reads it: Markdown, LaTeX and the page."""
+        """Return the table as people read it in Markdown, LaTeX and on the page."""
         shown = SUMMARIES[self.name](tidy) if self.name in SUMMARIES else tidy
         if self.columns is not None:
             shown = in_columns(shown, self.columns)
         return _pivoted(shown, list(self.wide)) if self.wide else shown
 
     def said_of(self, tidy: pd.DataFrame) -> str:
-        """The note, below the table for people, and what its results say against themselves."""
+        """Return the note, followed by the remarks of the results."""
         note = self.note.format(**_computed(tidy)) if "{" in self.note else self.note
         return f"{note} {remarks_on(tidy)}".strip()
 
@@ -51,12 +51,12 @@ TABLES = Table.read("tables")
 
 
 def tables_of(results: Results) -> list[Table]:
-    """Every table: those that are described, and those of other packages' methods."""
+    """Return the described tables, and those of other packages' methods."""
     return [*TABLES, *map(table_of, theirs_of(results))]
 
 
 def table_of(theirs: Theirs) -> Table:
-    """A table of somebody's; of one by layer, people read the number that is drawn."""
+    """Describe another package's table; if it is by layer, people read the number that is drawn."""
     by_layer = ["layer"] if "layer" in theirs.table else []
     numbers = theirs.numbers[:1] if by_layer else theirs.numbers
     first = ["task", "model", "seed", *theirs.texts, *by_layer]
@@ -69,7 +69,7 @@ def table_of(theirs: Theirs) -> Table:
 
 
 def _computed(tidy: pd.DataFrame) -> dict[str, str]:
-    """What notes say of coefficients: stars, brackets or why there are none, and their methods."""
+    """Return the parts of notes that explain stars, brackets and averaged methods."""
     known = tidy[tidy["rho"].notna()]
     intervals = [say("over_tasks")] if known["low"].notna().any() else []
     if known["low"].isna().any():
@@ -81,7 +81,7 @@ def _computed(tidy: pd.DataFrame) -> dict[str, str]:
 
 
 def _averaged(tidy: pd.DataFrame) -> str:
-    """Which methods the mean centre of gravity is over."""
+    """Name the methods that the mean centre of gravity averages."""
     methods = [name for name in tidy.loc[tidy["measure"] == "M-CoG", "methods"] if name][:1]
     *others, last = method_order(methods[0].split(", ")) if methods else [""]
     if not others:
@@ -92,7 +92,7 @@ def _averaged(tidy: pd.DataFrame) -> str:
 def write_tables(
     results: Results, folder: Path, kind: str = "csv", only: Sequence[str] = ()
 ) -> tuple[list[Path], list[Table]]:
-    """Write what there is, or the tables called `only`; the files, and tables without results."""
+    """Write all tables, or those called `only`; return the files, and tables without results."""
     ending = lookup("table format", kind, FORMATS)
     written, missing = [], []
     for table in Table.chosen(tables_of(results), only):
@@ -121,13 +121,13 @@ def _write(table: Table, tidy: pd.DataFrame, path: Path) -> None:
 
 
 def as_text(table: Table, tidy: pd.DataFrame) -> pd.DataFrame:
-    """The layout for people, every cell a text."""
+    """Return the layout for people, with texts in all cells."""
     text = table.layout(tidy).map(cell).astype(str)
     return text.rename(columns=lambda name: str(name).replace("_", " "))
 
 
 def cell(value: object) -> str:
-    """A value as a person reads it."""
+    """Write a value as people read it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None or (isinstance(value, float) and pd.isna(value)):
@@ -138,7 +138,7 @@ def cell(value: object) -> str:
 
 
 def markdown(table: pd.DataFrame, note: str = "") -> str:
-    """A table of texts as Markdown."""
+    """Write a table of texts as Markdown."""
     head = [str(name) for name in table.columns]
     rows = [head, ["---"] * len(head), *table.to_numpy().tolist()]
     lines = ["| " + " | ".join(str(c).replace("|", "\\|") for c in row) + " |" for row in rows]
@@ -146,7 +146,7 @@ def markdown(table: pd.DataFrame, note: str = "") -> str:
 
 
 def latex(table: pd.DataFrame, title: str, name: str, note: str = "") -> str:
-    """A table of texts as LaTeX with booktabs rules."""
+    """Write a table of texts as LaTeX with booktabs rules."""
     escaped = table.map(_tex).rename(columns=_tex).style.hide(axis="index")
     caption = _tex(f"{title}{'' if title.endswith('?') else '.'} {note}" if note else title)
     columns = "l" * len(table.columns)
@@ -175,7 +175,7 @@ TEX = str.maketrans(
         "−": "$-$",
     }
 )
-"""What TeX reads otherwise, or its usual fonts lack; also in the caption, which pandas leaves."""
+"""Replacements for characters that TeX reads as commands or that its usual fonts lack."""
 
 
 def _tex(text: object) -> str:
@@ -183,12 +183,12 @@ def _tex(text: object) -> str:
 
 
 def table_3(tidy: pd.DataFrame) -> pd.DataFrame:
-    """Large numbers the way papers have them."""
+    """Round large numbers as papers do."""
     return tidy.assign(**{n: tidy[n].map(rounded) for n in ("tokens", "steps", "parameters")})
 
 
 def rounded(number: float | None) -> str:
-    """1,234,000 as 1.2M, the way papers have it."""
+    """Write a number as papers do: 1,234,000 is 1.2M."""
     if number is None or math.isnan(number):
         return "–"
     for size, sign in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
@@ -199,12 +199,12 @@ def rounded(number: float | None) -> str:
 
 
 def mcog(tidy: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds with the seeds' least and greatest end."""
+    """Average M-CoG over seeds, with the outermost ends of the seeds' intervals."""
     return over_seeds(tidy, [*POINT, "method"], "mcog")
 
 
 def events(tidy: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds in words; never counts as the layer after the last.
+    """Average events over seeds; never counts as the layer after the last.
 
     What never happens in some seeds, or where classes cannot be told apart, is said.
     """
@@ -219,7 +219,7 @@ def events(tidy: pd.DataFrame) -> pd.DataFrame:
 
 
 def plants_told(tidy: pd.DataFrame) -> pd.DataFrame:
-    """Answers for plants; `cannot tell` where no plant of a method has one."""
+    """Write shares of right answers; `cannot tell` for methods without any answer."""
     right = estimates(tidy["right"], tidy["right_low"], tidy["right_high"])
     shown = ["cannot tell" if n else text for n, text in zip(tidy["told"] == 0, right, strict=True)]
     return tidy.assign(right=shown)
@@ -231,11 +231,11 @@ SUMMARIES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "events": events,
     "control-answers": plants_told,
 }
-"""Tables that people read in fewer words than one row per observation."""
+"""Functions that summarise a table for people, by its name."""
 
 
 def in_columns(tidy: pd.DataFrame, columns: Mapping[str, str | None]) -> pd.DataFrame:
-    """Columns by their titles, numbers with their intervals; methods in their usual order."""
+    """Return columns by their titles, numbers with intervals, and methods in their usual order."""
     found: dict[str, Any] = {}
     for title, named in columns.items():
         value, *ends = named.rsplit(maxsplit=2) if named else [title]
@@ -266,7 +266,7 @@ def estimates(
     high: "pd.Series | FloatArray",
     marks: list[str] | None = None,
 ) -> list[str]:
-    """Numbers with their intervals as texts."""
+    """Write numbers with their intervals."""
     every = zip(values, marks or [""] * len(values), low, high, strict=True)
     return [_estimate(*each) for each in every]
 
@@ -279,7 +279,7 @@ def _estimate(value: float, mark: str, low: float, high: float) -> str:
 
 
 def _pivoted(shown: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """The last column by the values of the columns `by`; rows stay in their order."""
+    """Spread the last column over the values of the columns `by`; rows keep their order."""
     *index, value = shown.columns.drop(by)
     rows = pd.MultiIndex.from_frame(shown.sort_index()[index].drop_duplicates())
     names = shown[by].astype(str).agg(" ".join, axis=1)

@@ -1,4 +1,4 @@
-"""How much of the memorised labels is where, how sure that is, and one word for it.
+"""Answers which layers hold the memorised labels, how sure that is, and one word for it.
 
 An answer consists of quantities with intervals (`Places`), a sentence of at most thirty words made
 of them, and one word. The word describes the quantities and never hides them:
@@ -42,7 +42,7 @@ FEWEST_UNDONE = 10
 FULL = 0.9
 """Share of noisy labels undone from which a sentence speaks of the memorised labels as a whole."""
 ABOUT_HALF = 0.6
-"""Share below which the smallest set that holds half is said to hold half."""
+"""Share below which a sentence says that the smallest set holds half, without its share."""
 UNSURE = 0.5
 """Share of resamples with the same smallest set below which the set is unsure."""
 NAMED = 3
@@ -54,7 +54,7 @@ Word = Literal["concentrated", "uneven", "even", "cannot tell"]
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a method that changes layers knows of each example."""
+    """Measurements of a method that changes layers, for each example."""
 
     shares: FloatArray
     """(noisy examples, layers): each layer's share in the loss of the assigned label."""
@@ -78,7 +78,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Places:
-    """Where the labels are that exchanging all layers undoes; layers are counted from 1."""
+    """Layers that hold the labels which exchanging all layers undoes; counted from 1."""
 
     undone: float
     """Share of the noisy labels that are undone."""
@@ -111,11 +111,11 @@ class Places:
 
 @dataclass(frozen=True, repr=False)
 class Answer(Shown):
-    """How much is where, how sure that is, and one word for it."""
+    """Answer for one run and method: layers, certainty, and one word for it."""
 
     word: Word
     sentence: str
-    """How much is where, without the name of the run and without the word."""
+    """Sentence about the layers, without the name of the run and without the word."""
     why: str
     """The tests that the word stands on."""
     p: float = 1.0
@@ -209,7 +209,7 @@ def answer(evidence: Evidence, method: str = "shares") -> Answer:
 
 
 def cannot_tell(why: str) -> Answer:
-    """Return an answer without a word and without places, and why."""
+    """Return the answer `cannot tell`, with the reason and without places."""
     text = why.rstrip(".")
     sentence = f"Cannot tell: {text[0].lower() + text[1:]}."
     return Answer("cannot tell", sentence, sentence)
@@ -279,7 +279,7 @@ def where(shares: FloatArray) -> Places | None:
 
 
 def _plain(found: Interval) -> Interval:
-    """The interval in Python's own numbers."""
+    """Return the interval in Python's own numbers."""
     ends = float(found.estimate), float(found.low), float(found.high)
     return Interval(*ends, level=found.level, n_dropped=int(found.n_dropped))
 
@@ -336,7 +336,7 @@ def describe(places: Places) -> str:
 
 
 def _number(number: int) -> str:
-    """Write small numbers as words."""
+    """Write numbers from two to twelve as words."""
     words = "two three four five six seven eight nine ten eleven twelve"
     return words.split()[number - 2] if 2 <= number <= 12 else str(number)
 
@@ -368,7 +368,7 @@ def answer_weights(method: str, weights: FloatArray) -> Answer:
 
 
 def line_shares(lost: BoolArray | FloatArray, depth: int, known: Sequence[range]) -> FloatArray:
-    """Shares (n, depth) from windows alone; `lost` (n, W) says what each window loses.
+    """Return shares (n, depth) from windows alone; `lost` (n, W) says what each window loses.
 
     They are the Shapley values if a set of layers is worth the sum of its runs of neighbours
     (Myerson's value of a line). A window of w layers with m neighbours gives each of its layers
@@ -413,7 +413,7 @@ def half_of(weights: FloatArray) -> tuple[int, ...]:
 
 
 def corrected(ps: Sequence[float]) -> FloatArray:
-    """Holm's p-values: what is significant holds for all that are shown."""
+    """Return p-values with Holm's correction for all that are shown."""
     order = np.argsort(ps)
     steps = np.asarray(ps, dtype=np.float64)[order] * np.arange(len(order), 0, -1)
     found = np.empty(len(order))

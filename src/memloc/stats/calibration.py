@@ -1,4 +1,4 @@
-"""How often answers are right, as measured on runs whose answer is known, and counts over runs."""
+"""Rates of right answers, measured on runs whose answer is known, and counts over runs."""
 
 import json
 import math
@@ -12,9 +12,9 @@ from memloc.stats.intervals import wilson
 from memloc.store.records import as_table
 
 GOAL = 0.8
-"""The share of even memories that a method should call even."""
+"""Share of even memories that a method should call even."""
 RATES = Path(__file__).with_name("calibration.json")
-"""How often answers are right, as `python -m studies.verdicts` measured."""
+"""File with the rates of right answers that `python -m studies.verdicts` measured."""
 WORDS = ("concentrated", "uneven", "even", "cannot tell")
 
 

@@ -163,7 +163,7 @@ def depth_and_generalisation(
     measures: Sequence[str] = TABLE_2,
     settings: AgreementSettings = SETTINGS,
 ) -> pd.DataFrame:
-    """Table 2: Spearman's ρ over tasks between depth and each score, per model and pooled.
+    """Return the paper's Table 2: Spearman's ρ over tasks of depth and score, by model and pooled.
 
     `depth` comes from `depths` and `scores` from `task_scores`. Depths are shares of the model's
     layers. `n_never` and `n_inseparable` count points with such a seed; `methods` names the methods
@@ -199,8 +199,10 @@ def agreement(
     between: Literal["methods", "models"],
     settings: AgreementSettings = SETTINGS,
 ) -> pd.DataFrame:
-    """Figures 8 and 9: coefficient between methods over tasks and models (and layers), or between
-    models over tasks and methods (and layers).
+    """Return coefficients between methods, or between models (the paper's Figures 8 and 9).
+
+    Methods are compared over tasks and models (and layers), models over tasks and methods (and
+    layers).
 
     `values` is a table of M-CoG (`column` mcog) or of layer weights (`column` weight). Between
     models, weights are scaled to reach from 0 to 1 within each method of a model; those of models
@@ -226,7 +228,7 @@ def agreement(
 
 
 def order_agreement(mcog: pd.DataFrame, settings: AgreementSettings = SETTINGS) -> pd.DataFrame:
-    """Figure 6: do models order the tasks alike? Mean ρ over pairs of models, one row per method.
+    """Return the paper's Figure 6: mean ρ of the order of tasks over pairs of models, by method.
 
     `least` and `largest` are those of single pairs; the interval is over tasks.
     """
@@ -250,7 +252,7 @@ def size_agreement(
     small: Sequence[str],
     settings: AgreementSettings = SETTINGS,
 ) -> pd.DataFrame:
-    """Appendix B: ρ over tasks between a large model and each small one, and their mean (`all`)."""
+    """Return ρ over tasks between a large model and each small one, and their mean (`all`)."""
     rows = []
     for measure, part in depth.groupby("measure"):
         wide = _wide(_share(part, str(measure)), str(measure), by="model", point=["task"])
@@ -276,7 +278,7 @@ def same_seeds(table: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 def binarisation(depth: pd.DataFrame, settings: AgreementSettings = SETTINGS) -> pd.DataFrame:
-    """Appendix C: multi-class tasks and their binarised versions, over tasks and models.
+    """Compare multi-class tasks with their binarised versions (the paper's appendix C).
 
     `depth` is of `same_seeds`. ρ is of depths as shares of the model's layers. The mean difference
     (binarised minus multi-class) and the mean absolute difference are in layers, with t intervals

@@ -14,9 +14,9 @@ from memloc.seeds import generator
 from memloc.stats.intervals import Interval
 
 ALPHA = 0.05
-"""The error that each question may make."""
+"""Level of each test."""
 MARGIN = 0.5
-"""Memory in effectively fewer than this share of the layers is concentrated."""
+"""Share of the layers below whose effective number memory is concentrated."""
 RESAMPLES = 9999
 TAIL = 100
 """Largest resampled values that the tail of a distribution is fitted to."""
@@ -28,7 +28,7 @@ NEAR = 1e-9
 
 @dataclass(frozen=True)
 class EffectiveLayers:
-    """Over how many layers a memory is spread, and on which side of the margin that is."""
+    """Number of layers that a memory is spread over, and on which side of the margin it is."""
 
     number: Interval
     """Effective number of layers, with the 90 % interval that the two tests at 5 % belong to."""
@@ -90,7 +90,7 @@ def _effective(overlap: float, n_layers: int) -> float:
 
 @dataclass(frozen=True)
 class UnevenLayers:
-    """Whether layers differ from an even share, and which do; layers are counted from 1."""
+    """Test of even shares, and the layers that differ from one; counted from 1."""
 
     above: tuple[int, ...]
     """Layers above an even share; empty if `p` is not significant."""
@@ -163,7 +163,7 @@ def _studentised(means: FloatArray, variances: FloatArray, n: int) -> FloatArray
 
 
 def tail_p(null: FloatArray, observed: FloatArray) -> FloatArray:
-    """P-values of `observed` (L,) among the resampled values `null` (R,); ties count against.
+    """Return p-values of `observed` (L,) among resampled values `null` (R,); ties count against.
 
     Beyond nearly all resamples, p falls as an exponential tail fitted to the largest ones, so that
     p can be as small as a correction over many runs needs. Tails of studentised means are lighter

@@ -1,4 +1,4 @@
-"""How well localisers find planted layers, and what they say where nothing was planted.
+"""Scores localisers on planted layers, and on runs where nothing was planted.
 
 Functions take and return tables. `layers` has one row per plant, method and layer: the columns of
 KEY, the layer (from 1), its weight, and `undone`: for methods that change layers, the largest share
@@ -120,7 +120,7 @@ def _planted_mask(weights: FloatArray, planted: Collection[int]) -> BoolArray:
 
 
 def _rounded(weights: FloatArray) -> FloatArray:
-    """Equal weights that were computed in different orders differ in their last digits."""
+    """Round weights: equal ones computed in different orders differ in their last digits."""
     largest = float(np.abs(weights).max())
     return np.round(weights / largest, 12) if largest > 0 else weights
 

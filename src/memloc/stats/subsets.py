@@ -1,4 +1,4 @@
-"""What every subset of layers is worth, shared out among the layers.
+"""Shares the value of all subsets of layers out among the layers: Shapley values.
 
 Values are given for all 2^U subsets of U units (layers, or groups of neighbouring ones): column m
 is of the units whose bits are set in m, so column 0 is of none and the last one of all.
@@ -17,7 +17,7 @@ from memloc.errors import ScoreError
 
 
 def shapley_values(values: FloatArray) -> FloatArray:
-    """Shapley values (..., U) of `values` (..., 2^U); they sum to the last minus the first value.
+    """Return Shapley values (..., U) of `values` (..., 2^U); their sum is last minus first value.
 
     φ_i = Σ_S |S|! (U - |S| - 1)! / U! · (v(S ∪ i) - v(S)) over all S without i.
     """
@@ -34,7 +34,7 @@ def shapley_values(values: FloatArray) -> FloatArray:
 
 
 def interactions(values: FloatArray) -> FloatArray:
-    """Shapley interaction indices (U, U) of `values` (2^U,): symmetric, 0 on the diagonal.
+    """Return Shapley interaction indices (U, U) of `values` (2^U,): symmetric, diagonal 0.
 
     I_ij = Σ_S |S|! (U - |S| - 2)! / (U - 1)! · (v(S ∪ ij) - v(S ∪ i) - v(S ∪ j) + v(S)) over all S
     without both. Below 0 either of two units does alone; above 0 both are needed.
@@ -56,7 +56,7 @@ def interactions(values: FloatArray) -> FloatArray:
 
 
 def smallest_sets(values: FloatArray, share: float) -> IntArray:
-    """All smallest subsets whose value comes `share` of the way from that of none to that of all.
+    """Return the smallest subsets whose value is `share` of the way from none to all.
 
     As numbers whose bits are the units; none where even all units change nothing.
     """
@@ -95,7 +95,7 @@ def control(lost: FloatArray, sizes: IntArray | None) -> dict[str, float]:
 
 
 def beginnings(met: Sequence[int], subsets: Sequence[int]) -> list[set[int]]:
-    """How these subsets begin: after each layer, what they have of the units met up to there.
+    """Return the beginnings of subsets: their units among those met up to each layer.
 
     `met` says for each layer which units it has a part of, as bits.
     """
@@ -103,7 +103,7 @@ def beginnings(met: Sequence[int], subsets: Sequence[int]) -> list[set[int]]:
 
 
 def count_layers(met: Sequence[int], subsets: Sequence[int]) -> int:
-    """Layers that a text goes through when subsets share their beginnings; `met` as above."""
+    """Count the layers that a text goes through when subsets share their beginnings."""
     return sum(map(len, beginnings(met, subsets)))
 
 
@@ -141,13 +141,13 @@ def rotated_orders(n_units: int, pairs: int, rng: Generator, nest: int = 1) -> I
 
 
 def passed_subsets(orders: IntArray) -> list[list[int]]:
-    """The subsets that each order goes through, from none to all units; bits are units."""
+    """Return the subsets that each order goes through, from none to all units; bits are units."""
     bits = np.array([1 << unit for unit in range(orders.shape[-1])], dtype=object)
     return [[0, *subsets] for subsets in bits[orders].cumsum(axis=1).tolist()]
 
 
 def sampled_values(values: FloatArray, orders: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Shapley values (..., U) from some orders, with their standard errors.
+    """Return Shapley values (..., U) from some orders, with their standard errors.
 
     `values` (..., draws, orders, U + 1) are those of the subsets that each order goes through;
     `orders` (..., draws, orders, U) are the same for all, or broadcast to them. Draws are
@@ -162,12 +162,12 @@ def sampled_values(values: FloatArray, orders: IntArray) -> tuple[FloatArray, Fl
 
 
 def subset_sizes(n_units: int) -> IntArray:
-    """How many units each of the 2^U subsets has."""
+    """Return how many units each of the 2^U subsets has."""
     return np.asarray(np.bitwise_count(np.arange(2**n_units)), dtype=np.int64)
 
 
 def units_of(subset: int) -> list[int]:
-    """The units of a subset, from 0."""
+    """Return the units of a subset, from 0."""
     return [unit for unit in range(int(subset).bit_length()) if subset >> unit & 1]
 
 

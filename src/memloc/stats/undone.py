@@ -23,7 +23,7 @@ NEAR = 1e-9
 
 @dataclass(frozen=True)
 class Undone:
-    """What exchanging all layers loses, and whether that is more than clean examples lose."""
+    """Labels that exchanging all layers loses, compared with clean ones."""
 
     noisy: float
     """Share of the noisy labels that are lost."""
@@ -69,7 +69,7 @@ def is_anything_undone(
 
 
 def score_p(lost: FloatArray, is_noisy: FloatArray, margins: FloatArray) -> float:
-    """One-sided p that noisy labels are lost more often than others of the same margin.
+    """Return one-sided p that noisy labels are lost more often than others of the same margin.
 
     The score of the noisy examples is the sum over them of lost minus expected; its variance is
     what remains after the regression on the margin. It is compared with Student's t.
@@ -120,7 +120,7 @@ def _logistic(design: FloatArray, happened: FloatArray) -> FloatArray:
 
 
 def sign_p(differences: FloatArray) -> float:
-    """Exact one-sided sign test that more differences are positive than negative."""
+    """Return one-sided p of the exact sign test that more differences are positive."""
     from scipy.stats import binom
 
     more = int(np.count_nonzero(differences > 0.5))

@@ -22,7 +22,7 @@ SUBLAYERS = ("attention", "mlp")
 
 @dataclass(frozen=True)
 class Group:
-    """Where and when one group of a plant's noisy examples is learnt."""
+    """Layers and first epoch in which one group of a plant's noisy examples is learnt."""
 
     layers: tuple[int, ...]
     """The layers, from 0, that it may change."""
@@ -190,7 +190,7 @@ def named_plant(text: str) -> str:
 
 
 def read_plant(text: str) -> Groups:
-    """Where, and from which epoch on, each group of a plant's noisy examples is learnt.
+    """Read the layers, and first epochs, of each group of a plant's noisy examples.
 
     `6-7` is a window; `2+9` are layers 2 and 9; `mlp:6-7` are the MLPs of a window. With
     `2-3/9-10@21`, half of the noisy examples may change layers 2-3, and the other half, from epoch
