@@ -12,7 +12,7 @@ IntArray: TypeAlias = NDArray[np.int64]
 FloatArray: TypeAlias = NDArray[np.float64]
 BoolArray: TypeAlias = NDArray[np.bool_]
 Vectors: TypeAlias = NDArray[np.float32]
-"""Of texts, (examples, layers 0..L, width); layer 0 is what the first block is given."""
+"""Vectors of texts, (examples, layers 0..L, width); layer 0 is the first block's input."""
 LastLayer: TypeAlias = Literal["block output", "final norm"]
 """The vector of the last layer: what its block returns, or what the head is given."""
 Table: TypeAlias = "pd.DataFrame"

@@ -1,4 +1,4 @@
-"""How results show themselves: a few lines in a terminal, a small card in a notebook."""
+"""Shows results: a few lines in a terminal, a small card in a notebook."""
 
 import html
 import math
@@ -21,7 +21,7 @@ COLOUR = "0, 114, 178"
 
 @dataclass(frozen=True)
 class Card:
-    """What is shown of an object."""
+    """The parts of an object that are shown."""
 
     title: str
     sentences: Sequence[str] = ()
@@ -57,7 +57,7 @@ class Plotted(Shown):
     """An object that the report draws as a figure."""
 
     drawn_by: ClassVar[Callable[[Any], Any]]
-    """What draws it: `memloc` names the report here, which this module does not know."""
+    """Function that draws the object; `memloc` sets it, as this module does not know the report."""
 
     def plot(self) -> Any:
         """Return the chart of the report that shows this, as an Altair chart."""

@@ -1,4 +1,4 @@
-"""What memloc raises: one sentence that says what was found, what was needed and what to try."""
+"""Errors of memloc: one sentence that says what was found, what was needed and what to try."""
 
 import difflib
 import inspect
@@ -30,10 +30,10 @@ class UnknownName(MemlocError):
 
 
 class UnknownKey(UnknownName, KeyError):
-    """The same where square brackets asked for it: also a KeyError, as of a dict."""
+    """An unknown name in square brackets, which is also a KeyError."""
 
     __str__ = Exception.__str__
-    """The sentence; a KeyError would show it in quotes."""
+    """Shows the sentence; a KeyError would put it in quotes."""
 
 
 class SettingsError(MemlocError):
@@ -61,12 +61,12 @@ class ScoreError(MemlocError):
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """A number with its noun: "1 pair", "1,200 pairs"."""
+    """Write a number with its noun: "1 pair", "1,200 pairs"."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names as people write them: "a, b and c"."""
+    """Join names as people write them: "a, b and c"."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
 
@@ -74,7 +74,7 @@ def listed(names: Sequence[str]) -> str:
 def lookup(
     kind: str, name: object, known: Mapping[str, T], error: type[UnknownName] = UnknownName
 ) -> T:
-    """The entry called `name`; where there is none, an error that suggests the nearest name."""
+    """Return the entry called `name`; if there is none, the error suggests the nearest name."""
     if isinstance(name, str) and name in known:
         return known[name]
     names = textwrap.shorten(", ".join(known), LONGEST_LIST, placeholder=" and more")
@@ -83,7 +83,7 @@ def lookup(
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """A question that suggests the known name which is most like this one, if any is."""
+    """Ask whether the known name most like this one was meant; empty if none is like it."""
     if not isinstance(name, str) or len(name) > LONGEST_NAME:
         return ""
     found = difflib.get_close_matches(name, list(known), n=1)
@@ -91,12 +91,12 @@ def nearest(name: object, known: Iterable[str]) -> str:
 
 
 def shortened(name: str, most: int = LONGEST_NAME) -> str:
-    """A name in a sentence, cut where it is too long for one."""
+    """Cut a name that is too long for a sentence."""
     return name if len(name) <= most else f"{name[:most]}..."
 
 
 def in_words(error: BaseException) -> str:
-    """What an exception of somebody else's code says, on one line, with its type."""
+    """Say on one line what an exception of another library says, with its type."""
     text = " ".join(str(error).split())[:300]
     return f"{text} ({type(error).__name__})" if text else type(error).__name__
 

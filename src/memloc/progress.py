@@ -55,7 +55,7 @@ _shown: ContextVar[Show | None] = ContextVar("shown", default=None)
 
 
 def track(label: str, total: int) -> AbstractContextManager[Advance]:
-    """`with track("fine-tuning", steps) as advance: ... advance(1)`."""
+    """Track work: `with track("fine-tuning", steps) as advance: ... advance(1)`."""
     return (_shown.get() or _silent)(label, total)
 
 
@@ -106,7 +106,7 @@ _request: ContextVar[str] = ContextVar("request", default="")
 
 
 def tell(sentence: str) -> None:
-    """Say something about the work that begins; nobody hears it in a library."""
+    """Say something about the work that begins; it is shown where `telling` is active."""
     _told.get()(sentence)
 
 
@@ -127,12 +127,12 @@ def announcing(work: str, tell: Callable[..., None]) -> AbstractContextManager[N
 
 
 def request() -> str:
-    """The command that is being carried out; empty where memloc is used as a library."""
+    """Return the command that is being carried out; empty if memloc is used as a library."""
     return _request.get()
 
 
 def requested(words: Sequence[str]) -> AbstractContextManager[None]:
-    """While active, what is made was asked for by the command `memloc` with these words."""
+    """While active, `request` returns the command `memloc` with these words."""
     return during(_request, shlex.join(["memloc", *words]))
 
 
@@ -242,7 +242,7 @@ def hidden() -> AbstractContextManager[None]:
 
 
 def duration(seconds: float) -> str:
-    """As people say it."""
+    """Write a duration as people say it."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             return f"{seconds / length:.1f} {unit}"

@@ -13,7 +13,7 @@ from memloc.settings import Settings, ours, packaged, paper, published
 
 
 class NoiseSettings(Settings):
-    """How labels are perturbed."""
+    """Settings of label noise."""
 
     rate: float = paper(0.15, "§3; per class, rounded down: published code", gt=0, lt=1)
     """Share of the training examples of each class that get a wrong label, rounded down."""
@@ -24,14 +24,14 @@ class NoiseSettings(Settings):
 
 
 class TextSettings(Settings):
-    """How texts become tokens."""
+    """Settings of tokenisation."""
 
     max_tokens: int = paper(512, "appendix D", ge=2)
     """Longer sequences are cut; batches are padded on the right to their longest."""
 
 
 class FineTuneSettings(Settings):
-    """How θ_M1, θ_M2, θ_O and θ_F are trained."""
+    """Settings of the trainings of θ_M1, θ_M2, θ_O and θ_F."""
 
     learning_rate: float = paper(1e-5, "appendix D", gt=0)
     """Peak of the schedule."""
@@ -69,7 +69,7 @@ class FineTuneSettings(Settings):
     adapter_rank: int = ours(8, ge=1)
     """Rank of the adapters."""
     adapter_alpha: float = ours(16, gt=0)
-    """What the adapters count: alpha divided by rank."""
+    """Scale of the adapters times their rank."""
     adapter_targets: tuple[str, ...] | None = ours(None)
     """The linear layers that get one, by the last part of their names; default: all of a block."""
     adapter_dropout: float = ours(0.0, ge=0, lt=1)
@@ -79,7 +79,7 @@ class FineTuneSettings(Settings):
     every measured epoch until 95 % of the noisy labels are learnt, then epochs 2, 4, 8, 16, …
     They show when labels were learnt and can take the place of a reference."""
     repeat: int = ours(1, ge=1)
-    """How often each noisy example is learnt in an epoch, as texts that are memorised often are."""
+    """Number of times that each noisy example is learnt in an epoch."""
     measure_every: int = ours(1, ge=1)
     """Epochs between two measurements of accuracies; θ_M1 is one of the measured epochs."""
     near_ceiling: float = paper(0.993, "appendix D", gt=0, lt=1)
@@ -87,11 +87,11 @@ class FineTuneSettings(Settings):
     near_ceiling_score: Literal["accuracy", "macro F1"] = paper("accuracy", "appendix D")
     """The training score of θ_M1."""
     without_near_ceiling: Literal["report", "use last epoch"] = ours("report")
-    """What to do if no epoch gets there: report it, or use the last epoch as θ_M1."""
+    """Whether to report that no epoch is near the ceiling, or to use the last one as θ_M1."""
 
 
 class VerdictSettings(Settings):
-    """When a run counts as memorised."""
+    """Settings of the verdict on memorisation."""
 
     noisy_at_least: float = ours(0.95, gt=0, le=1)
     """A run that ends with a lower accuracy on its noisy labels is `not memorised`. (With 15 %
@@ -106,7 +106,7 @@ class ControlSettings(Settings):
     auxiliary: str = paper("rte", "§3.2")
     """The task that changes every layer, with its original labels and its own head."""
     auxiliary_learning_rate: float = published(5e-6, gt=0)
-    """Its peak rate; it has its own optimiser and schedule."""
+    """Peak rate of the auxiliary task, which has its own optimiser and schedule."""
     trains_pooler_and_norm: bool = paper(False, "§3.2")
     """Whether the noisy task also trains what follows the blocks (pooler, final norm), besides its
     window and its head."""
@@ -176,7 +176,7 @@ class AgreementSettings(Settings):
 
 
 class SummarySettings(Settings):
-    """How results of several seeds, layers and models become one number."""
+    """Settings that turn results of several seeds, layers and models into one number."""
 
     mcog: Literal["mean over seeds", "of mean weights"] = paper("mean over seeds", "§4")
     """The mean of the seeds' M-CoG, or the M-CoG of layer weights averaged over seeds."""
@@ -202,7 +202,7 @@ NOT_DECIDING = (
 
 
 class RunSettings(Settings):
-    """What decides the weights of a run."""
+    """The settings that decide the weights of a run."""
 
     preset: str = "paper"
     """The preset that the values started from."""
@@ -211,14 +211,14 @@ class RunSettings(Settings):
     finetune: FineTuneSettings = FineTuneSettings()
 
     def deciding(self, *, memorised: bool) -> dict[str, Any]:
-        """The settings that decide the weights, those of the `memorised` ones if asked for."""
+        """Return the settings that decide the weights; `memorised` adds those of θ_M1 alone."""
         without = NOT_DECIDING if memorised else (*NOT_DECIDING, *MEMORISED_ONLY)
         if self.finetune.adapter == "none":
             without = (*without, *(n for n in self.flat() if n.startswith("finetune.adapter")))
         return {name: value for name, value in self.flat().items() if name not in without}
 
     def changes(self) -> dict[str, Any]:
-        """Every setting that differs from the preset, under its dotted name."""
+        """Return every setting that differs from the preset, under its dotted name."""
         base = common_preset(self.preset).flat()
         return {name: value for name, value in self.flat().items() if value != base[name]}
 
@@ -232,17 +232,17 @@ class CommonSettings(RunSettings):
     summary: SummarySettings = SummarySettings()
 
     def for_run(self) -> RunSettings:
-        """The part that decides a run's weights."""
+        """Return the part that decides a run's weights."""
         return RunSettings(**{name: getattr(self, name) for name in RunSettings.model_fields})
 
 
 PRESETS: dict[str, dict[str, Any]] = packaged(__file__)
-"""What each preset changes; its names and values are checked when it is made."""
+"""Settings that each preset changes; names and values are checked when a preset is made."""
 
 
 @cache
 def common_preset(name: str) -> CommonSettings:
-    """The part of the preset `paper`, `reference` or `demo` that belongs to no method."""
+    """Return the part of the preset `paper`, `reference` or `demo` that belongs to no method."""
     changes = lookup("preset", name, PRESETS)
     common = {key: changes[key] for key in changes if is_common(key)}
     return CommonSettings().replace({"preset": name, **common})
@@ -256,7 +256,7 @@ def is_common(key: str) -> bool:
 def settings_of_run(
     name: str, changes: Mapping[str, Any], *, has_noise: bool = False
 ) -> RunSettings:
-    """A preset with changes to what decides a run's weights; a run keeps no others.
+    """Return a preset with changes to settings that decide a run's weights; others are refused.
 
     The settings of noise decide nothing where the data say which labels are wrong (`has_noise`).
     """
@@ -302,7 +302,7 @@ def refuse_idle(
 
 
 def readable(value: Any) -> str:
-    """A setting's value as people write it."""
+    """Write a setting's value as people do."""
     if isinstance(value, tuple):
         return ", ".join(map(readable, value)) or "none"
     if isinstance(value, bool):

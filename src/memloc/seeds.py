@@ -9,19 +9,19 @@ import numpy as np
 
 
 def number(seed: int, *names: str | int) -> int:
-    """A 63-bit integer that `seed` and `names` determine, the same on every machine."""
+    """Return a 63-bit integer that `seed` and `names` determine, the same on every machine."""
     text = "/".join([str(seed), *map(str, names)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
 def generator(seed: int, *names: str | int) -> np.random.Generator:
-    """The numpy generator of this seed and purpose, e.g. `generator(1, "noise", task)`."""
+    """Return the numpy generator of a seed and purpose, e.g. `generator(1, "noise", task)`."""
     return np.random.default_rng(number(seed, *names))
 
 
 @contextmanager
 def torch_seeded(seed: int, *names: str | int) -> Iterator[None]:
-    """Torch's global generators (CPU and accelerators) set for this purpose, put back on exit."""
+    """While active, torch's global generators are set for this purpose."""
     import torch
 
     kept: list[tuple[Callable[[Any], None], Any]] = [

@@ -1,17 +1,10 @@
-"""What every group of settings is: frozen, documented, checked once at birth, varied by a copy."""
+"""The base of all settings: frozen, documented, checked when made, varied by a copy."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar, get_args
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from memloc.errors import SettingsError, StoreError, UnknownName, nearest, shortened
@@ -36,7 +29,7 @@ class Settings(BaseModel):
         return value
 
     def flat(self) -> dict[str, Any]:
-        """Every setting under its dotted name, e.g. `finetune.epochs`."""
+        """Return every setting under its dotted name, e.g. `finetune.epochs`."""
         rows: dict[str, Any] = {}
         for name in type(self).model_fields:
             value = getattr(self, name)
@@ -47,7 +40,7 @@ class Settings(BaseModel):
         return rows
 
     def replace(self, changes: Mapping[str, Any]) -> Self:
-        """A copy with other values under dotted names, checked like any other."""
+        """Return a copy with other values under dotted names, checked like any other."""
         tree = self.model_dump()
         known = self.flat()
         for dotted, value in changes.items():
@@ -62,7 +55,7 @@ class Settings(BaseModel):
 
 
 def _unknown(name: object, known: Iterable[str]) -> UnknownName:
-    """The error for a setting that does not exist: the nearest name, and where all names are."""
+    """Return the error for an unknown setting, with the nearest name and where all names are."""
     names = list(known)
     if not any("." in dotted for dotted in names):
         return UnknownName(
@@ -89,7 +82,7 @@ S = TypeVar("S", bound=Settings)
 
 
 def checked(kind: type[S], values: Mapping[str, Any]) -> S:
-    """Settings of a kind from plain values; what is wrong is said in one sentence."""
+    """Make settings of a kind from plain values; a wrong value is refused in one sentence."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
@@ -109,20 +102,20 @@ def read_record(path: Path, kind: type[S]) -> S:
 
 
 def packaged(module: str) -> Any:
-    """The data in the YAML file next to a module of memloc, which is given as `__file__`."""
+    """Read the YAML file next to a module of memloc, which is given as `__file__`."""
     import yaml
 
     return yaml.safe_load(Path(module).with_suffix(".yaml").read_text(encoding="utf-8"))
 
 
 def first_fault(error: ValidationError) -> str:
-    """The first value that was refused, by its dotted name, and what is needed in its place."""
+    """Name the first value that was refused, and what is needed in its place."""
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc']))} is {explained(first)}"
 
 
 def explained(error: ErrorDetails) -> str:
-    """A value that was refused, and what is needed in its place, as people write it in YAML."""
+    """Say which value was refused and what is needed in its place, as written in YAML."""
     kind, given = error["type"], error["input"]
     if kind == "missing":
         return "missing."
@@ -139,13 +132,13 @@ def explained(error: ErrorDetails) -> str:
 
 
 SHOWN = 80
-"""So many characters of a value that was refused are shown."""
+"""Number of characters shown of a value that was refused."""
 MOST_ALIASES, MOST_LEVELS = 20, 20
-"""What a person writes in YAML has fewer; more could stand for billions of values."""
+"""Limits that no hand-written YAML reaches; more could stand for billions of values."""
 
 
 def parse_yaml(text: str, name: str) -> tuple[Any, Any]:
-    """The nodes of a YAML text and its values; `name` says in an error what could not be read."""
+    """Return the nodes and values of a YAML text; errors name the text as `name`."""
     import yaml
 
     try:
@@ -184,15 +177,15 @@ def _refuse_tangles(text: str) -> None:
 
 
 def paper(default: Any, where: str, **limits: Any) -> Any:
-    """A constant that the paper states, and where."""
+    """Declare a constant that the paper states, and where."""
     return Field(default, json_schema_extra={"source": f"paper, {where}"}, **limits)
 
 
 def published(default: Any, **limits: Any) -> Any:
-    """A constant on which the text is silent: the published code's."""
+    """Declare a constant of the published code, on which the paper's text is silent."""
     return Field(default, json_schema_extra={"source": "published code"}, **limits)
 
 
 def ours(default: Any, **limits: Any) -> Any:
-    """A constant that is our choice."""
+    """Declare a constant that is our choice."""
     return Field(default, json_schema_extra={"source": "our choice"}, **limits)

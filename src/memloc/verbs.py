@@ -1,4 +1,4 @@
-"""What a person sees of memloc in Python: progress, an estimate of the cost, and charts."""
+"""Adds progress, an estimate of the cost and charts to functions called from Python."""
 
 from collections.abc import Callable
 from functools import cache, partial, wraps

@@ -9,24 +9,8 @@ from typing import Annotated
 import typer
 
 from memloc.cli import console
-from memloc.cli.options import (
-    AsJson,
-    Loading,
-    ModelName,
-    check_model,
-    option_by_option,
-)
-from memloc.cli.runs import (
-    adopt,
-    analyse,
-    find,
-    localise,
-    pull,
-    push,
-    repair,
-    timeline,
-    train,
-)
+from memloc.cli.options import AsJson, Loading, ModelName, check_model, option_by_option
+from memloc.cli.runs import adopt, analyse, find, localise, pull, push, repair, timeline, train
 from memloc.cli.studies import (
     board,
     control,
@@ -135,7 +119,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Results": (report, figures, tables, push, pull),
     "What there is": (tasks, models, check, protocol),
 }
-"""In the groups and the order in which `memloc --help` lists them."""
+"""Commands in the groups and the order in which `memloc --help` lists them."""
 
 app = typer.Typer(
     cls=console.Commands,

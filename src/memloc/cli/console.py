@@ -1,4 +1,4 @@
-"""How the command line prints: tables for people, JSON for machines, one line for an error."""
+"""Prints for the command line: tables for people, JSON for machines, one line for an error."""
 
 import json
 import math
@@ -15,19 +15,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from memloc.errors import (
-    MORE_MEMORY,
-    MemlocError,
-    MemlocWarning,
-    counted,
-    is_out_of_memory,
-)
-from memloc.progress import (
-    plain,
-    requested,
-    say,
-    telling,
-)
+from memloc.errors import MORE_MEMORY, MemlocError, MemlocWarning, counted, is_out_of_memory
+from memloc.progress import plain, requested, say, telling
 from memloc.store import paths
 
 if TYPE_CHECKING:
@@ -43,27 +32,27 @@ if TYPE_CHECKING:
 
 
 WORDS = "memloc.words"
-"""Under this key a command's context has the words that were typed."""
+"""Key in a command's context of the words that were typed."""
 
 
 class Command(TyperCommand):
-    """A command; its help is in plain words."""
+    """A command whose help is in plain words."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Arguments and options."""
+        """Return the arguments and options."""
         return _in_plain_words(super().get_params(ctx))
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The words of its usage line: what is needed stands there without brackets."""
+        """Return the words of the usage line; required ones have no brackets."""
         return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
 
 
 VALUES = {"int": "NUMBER", "float": "NUMBER", "Path": "PATH"}
-"""What help calls the value of an option, by its type in Python; any other value is TEXT."""
+"""Names that help has for values of options, by their type in Python; other values are TEXT."""
 
 
 def _in_plain_words(params: list[Any]) -> list[Any]:
-    """No types of Python next to arguments and options, and none at all next to switches."""
+    """Remove Python's types from the help of arguments and options."""
     for param in params:
         if param.param_type_name == "argument":
             param.metavar = param.metavar or param.name.upper()
@@ -80,7 +69,7 @@ class Commands(TyperGroup):
     """The commands; an error that a user can put right becomes one line and exit code 1."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Options of memloc itself."""
+        """Return the options of memloc itself."""
         return _in_plain_words(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -148,7 +137,7 @@ def _ended_from_outside() -> Iterator[None]:
 
 @contextmanager
 def _notes_on_stderr() -> Iterator[None]:
-    """Warnings of memloc and what work says of itself, as one plain line each."""
+    """While active, warnings and notes of memloc are printed as one plain line each."""
 
     def note(sentence: str) -> None:
         say(sentence, sys.stderr)
@@ -167,13 +156,13 @@ def _notes_on_stderr() -> Iterator[None]:
 
 
 def _refused(message: str) -> typer.Exit:
-    """Say why, on one line even where a name or value in it has several."""
+    """Print an error on one line, and return the exit with code 1."""
     say(f"memloc: {' '.join(message.split())}", sys.stderr)
     return typer.Exit(1)
 
 
 def show(as_json: bool, record: Any, *said: Any) -> None:
-    """A record as JSON for machines; for people what is said of it, or the record itself.
+    """Print a record as JSON for machines, or what is `said` of it for people.
 
     Texts are printed as they are, lists of mappings and data frames as tables, a mapping as one
     line a field.
@@ -206,7 +195,7 @@ def _show_table(rows: Sequence[Mapping[Any, Any]]) -> None:
 
 
 def show_run(run: "Run", needed: float, as_json: bool) -> None:
-    """What a run came to: the curve, the verdict in a sentence, where everything is."""
+    """Print the curve and the verdict of a run, and where its files are."""
     weights, final, noise = run.weights(), run.status.final, run.noisy.summary()
     said = [f"No {name} weights: {why}" for name, why in run.status.without.items()]
     if final is not None and not as_json:
@@ -219,7 +208,7 @@ def show_run(run: "Run", needed: float, as_json: bool) -> None:
 
 
 def _curve(run: "Run", needed: float) -> Iterator[str]:
-    """How training went, where memloc trained; a weak reference is named."""
+    """Describe the training curve, if memloc trained the run, and a weak reference."""
     from memloc.reporting.figures import save_figure
     from memloc.reporting.terminal import memorisation_curve
 
@@ -251,7 +240,7 @@ def _sentence(run: "Run", predicted: float, needed: float) -> str:
 
 
 def show_layers(found: "Found") -> None:
-    """The answer to trust most, a bar for each of its layers, and where the files are."""
+    """Print the answer to trust most, a bar for each of its layers, and where the files are."""
     from memloc.reporting.terminal import layer_bars
 
     method, answer = next(iter(found.answers.items()))
@@ -262,7 +251,7 @@ def show_layers(found: "Found") -> None:
 
 
 def show_found(found: "Found", kind: str, as_json: bool) -> None:
-    """Answers first, then a picture and a sentence for each method, and where the files are.
+    """Print the answers, then a picture and a sentence for each method, and where the files are.
 
     `kind` is what JSON calls them: methods or analyses.
     """
@@ -293,7 +282,7 @@ def _described(result: "Result") -> Iterator[str]:
 
 
 def _as_record(result: "Result") -> dict[str, Any]:
-    """Without the tables that have one row per example; those are in the files."""
+    """Return a result for JSON, without tables that have one row per example."""
     from memloc.reporting.sentences import sentence
     from memloc.reporting.terminal import SHORT
 
@@ -308,7 +297,7 @@ def _as_record(result: "Result") -> dict[str, Any]:
 
 
 def show_suspects(found: "Suspects", as_json: bool) -> None:
-    """The examples to look at first, how many there are, where the files are."""
+    """Print the examples to look at first, how many there are, and where the files are."""
     columns = ["row", "label", "suggested", "group", "held_out", "trained", "text"]
     first = found.table[columns].head(10)
     facts = {"folder": str(found.folder), "models": found.models, "remarks": found.remarks}
@@ -331,7 +320,7 @@ def show_repaired(found: "Repaired", as_json: bool) -> None:
 
 
 def show_control(found: "Results", as_json: bool) -> None:
-    """The report's tables of answers, of planted layers found and of nulls; what is not used."""
+    """Print the report's tables of answers, of found layers and of nulls, and unused plants."""
     from memloc.reporting.sentences import remarks_on
     from memloc.reporting.tables import TABLES
 
@@ -382,14 +371,14 @@ def _unused(plants: "pd.DataFrame") -> Iterator[str]:
 def show_files(
     folder: Path, written: Sequence[Path], missing: Sequence[str], as_json: bool
 ) -> None:
-    """How many files were written where, and what has no results yet."""
+    """Print how many files were written and what has no results yet."""
     record = {"written": [str(path) for path in written], "missing": list(missing)}
     said = [f"Without results so far: {', '.join(missing)}."] if missing else []
     show(as_json, record, f"{folder}: {counted(len(written), 'file')}", *said)
 
 
 def show_report(report: "Report", as_json: bool) -> None:
-    """The answer, how far to trust it, what is missing, and where the page with the rest is."""
+    """Print the answer, how far to trust it, what is missing, and where the page is."""
     summary = report.summary
     first = {"answer": summary.answer, "trust": summary.trust, "learnt": summary.learnt}
     more = {"found": summary.found, "open": summary.open, "missing": report.commands}
@@ -401,7 +390,7 @@ def show_report(report: "Report", as_json: bool) -> None:
 
 
 def _as_json(value: Any) -> Any:
-    """As JSON has it: a table as a list of records, NaN as null."""
+    """Return a value for JSON: a table becomes a list of records, NaN becomes null."""
     if isinstance(value, Mapping):
         return {name: _as_json(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""What several commands take, and what can be refused before torch is loaded (many seconds)."""
+"""Options that several commands share, and checks that need no torch, which loads slowly."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -49,7 +49,7 @@ DataFolder = Annotated[
 
 
 def changes_of(changes: list[str] | None) -> dict[str, Any]:
-    """What --set was given, each a `key=value`."""
+    """Return the settings given by --set, each as `key=value`."""
     return dict(_change(text) for text in changes or ())
 
 
@@ -69,7 +69,7 @@ def _change(change: str) -> tuple[str, Any]:
 
 @dataclass(frozen=True)
 class Labelled:
-    """A file of one's own, and what is where in it."""
+    """A user's file and its columns."""
 
     data: Annotated[Path | None, typer.Option(help="Own file: csv, tsv, jsonl or parquet.")] = None
     text: Annotated[str, typer.Option(help="Own file: column of texts.")] = "text"
@@ -78,13 +78,13 @@ class Labelled:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What is where, without the file itself."""
+        """Columns of the file, by the names of `load_csv`'s parameters."""
         return {name: value for name, value in asdict(self).items() if name != "data"}
 
 
 @dataclass(frozen=True)
 class Marked(Labelled):
-    """One that may say which of its labels are wrong."""
+    """A user's file that may say which of its labels are wrong."""
 
     original: Annotated[
         str | None, typer.Option(help="Own file: column of the labels before noise.")
@@ -114,7 +114,7 @@ class Marked(Labelled):
 
 @dataclass(frozen=True)
 class Loading:
-    """How a model is loaded."""
+    """Options for loading a model."""
 
     depth: Depth = None
     remote_code: RemoteCode = False
@@ -123,7 +123,7 @@ class Loading:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The weights that somebody has."""
+    """Checkpoints that a user has."""
 
     final: Annotated[Path, typer.Option(help="Checkpoint that memorised the noisy labels.")]
     reference: Annotated[
@@ -145,7 +145,7 @@ class Checkpoints:
 
     @property
     def epochs(self) -> dict[int, Path]:
-        """The early checkpoints by their epochs."""
+        """Early checkpoints by their epochs."""
         found = {}
         for given in self.epoch or ():
             number, _, folder = given.partition("=")
@@ -156,7 +156,7 @@ class Checkpoints:
 
     @property
     def by_name(self) -> dict[str, Any]:
-        """The weights by the names of `adopt`'s parameters."""
+        """Checkpoints by the names of `adopt`'s parameters."""
         return {**{k: v for k, v in asdict(self).items() if k != "epoch"}, "epochs": self.epochs}
 
 
@@ -172,13 +172,13 @@ class Constants:
 
     @property
     def changes(self) -> dict[str, Any]:
-        """What --set was given."""
+        """Settings given by --set."""
         return changes_of(self.change)
 
 
 @dataclass(frozen=True)
 class Plants:
-    """What is planted where, and who looks for it."""
+    """Plants, and the methods that look for them."""
 
     windows: Annotated[
         list[str] | None,
@@ -202,7 +202,7 @@ class Plants:
 
 
 def option_by_option(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for every field of the groups that it takes."""
+    """Return the command with an option for every field of the groups that it takes."""
     given = inspect.signature(command).parameters
     groups: dict[str, Any] = {
         name: p.annotation for name, p in given.items() if is_dataclass(p.annotation)

@@ -1,4 +1,4 @@
-"""Runs: trained, or made of checkpoints that are there; and what methods find in them."""
+"""Commands that make runs, and that look at them."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -138,7 +138,7 @@ def _told(work: str, *first: Any) -> Iterator[None]:
 def _with_flip(
     changes: Mapping[str, Any], task: str | None, own: Marked, flip: float | None
 ) -> dict[str, Any]:
-    """The settings with the share of labels to flip among them.
+    """Return the settings, with the share of labels to flip among them.
 
     There is one source of texts; for a file of one's own, one way to say which labels are wrong.
     """
@@ -218,7 +218,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
 
 
 def _of_trainer(checkpoints: Checkpoints, own: Marked) -> dict[str, Any]:
-    """What may be given with a Trainer's output folder; the rest is in the folder."""
+    """Return the arguments that may go with a Trainer's output folder; others are refused."""
     said = (own.text, own.pair, own.label, own.original, own.flag)
     if (
         said != ("text", None, "label", None, None)
@@ -275,7 +275,7 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
 
 
 def _data_and_model(model: str, own: Labelled) -> tuple[Any, str | None]:
-    """The file and the model; of a run, its folder alone."""
+    """Return the file and the model, or the folder of a run alone."""
     from memloc.data.own import Columns
     from memloc.data.tables import read_columns
 

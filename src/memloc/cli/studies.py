@@ -1,4 +1,4 @@
-"""Studies: many runs from one file, and what comes of them."""
+"""Commands for studies of many runs, and for their results."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -239,7 +239,7 @@ def _own_data(tasks: list[str] | None, own: Marked) -> dict[str, Any]:
 
 
 def _used(changes: dict[str, Any], chosen: Sequence[str] | None) -> dict[str, Any]:
-    """The settings as they are; those of methods that do not look for the plant are refused."""
+    """Return the settings; those of methods that do not look for the plant are refused."""
     from memloc.methods.protocol import preset
     from memloc.methods.registry import methods
     from memloc.protocol import refuse_idle

@@ -29,7 +29,7 @@ class Rows(nn.Parameter):
 
 @contextmanager
 def gathered(groups: Sequence[Mapping[str, nn.Parameter]]) -> Iterator[list[Parameters]]:
-    """For each group, what an optimiser should update while this is active."""
+    """While active, groups of parameters are gathered; yields the tensors to update for each."""
     moved: list[nn.Parameter] = []
     found: list[Parameters] = []
     try:
@@ -56,7 +56,7 @@ def gathered(groups: Sequence[Mapping[str, nn.Parameter]]) -> Iterator[list[Para
 
 
 def clear_gradients(tensors: Parameters) -> None:
-    """Ready for the next backward pass: what is gathered stays in place and is set to zero."""
+    """Clear gradients before a backward pass; gathered ones stay in place and are set to zero."""
     for tensor in tensors.values():
         if isinstance(tensor, Rows) and tensor.grad is not None:
             tensor.grad.zero_()
@@ -81,7 +81,7 @@ def clip_gradients(tensors: Parameters, members: int, most: float) -> None:
 
 
 def merged(groups: Iterable[Parameters]) -> Parameters:
-    """The parameters of several groups under their names, which differ."""
+    """Return the parameters of several groups by their names, which differ."""
     return {name: tensor for group in groups for name, tensor in group.items()}
 
 

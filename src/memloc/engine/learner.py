@@ -1,4 +1,4 @@
-"""What `fit` is told: who learns what, beside which other task, and who wants to watch."""
+"""The arguments of `fit`: the models that learn, an auxiliary task, watchers and states."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -121,9 +121,9 @@ class States:
 
 
 Row = dict[str, Any]
-"""What was measured after an epoch."""
+"""Measurements after an epoch."""
 Curves = dict[str, list[Row]]
-"""By the name of each model, what was measured after every epoch."""
+"""Measurements after every epoch, by the name of the model."""
 
 
 def first_layer(learner: Learner) -> int | None:

@@ -1,4 +1,4 @@
-"""Which parameters learn: all of a model, some layers, or some layers beside an auxiliary task.
+"""Chooses the parameters that learn: all, some layers, or some layers beside another task.
 
 In planted memorisation two tasks train one body, each with a head of its own. The first task may
 change some layers only, the auxiliary one all of them. What the first task memorises can only be in
@@ -32,7 +32,7 @@ AFTER = "after the blocks"
 EMBEDDINGS = "embeddings"
 _BLOCK = "block "
 MakeObjective = Callable[..., Objective]
-"""An objective of which all is known but the tensors that learn and their parameters."""
+"""Makes an objective, given the tensors that learn and their parameters."""
 
 
 @contextmanager

@@ -35,7 +35,7 @@ WORTH = 0.15
 
 
 def training_logits(stack: Stack) -> Callable[[Batch], Tensor]:
-    """The fastest exact way from batches to logits for this model."""
+    """Return the fastest exact function from batches to logits for this model."""
     if stack.width < NARROW or not can_pack(stack):
         return stack.logits
     last = LastBlock(stack)
@@ -50,7 +50,7 @@ def training_logits(stack: Stack) -> Callable[[Batch], Tensor]:
 def fastest_layout(
     stack: Stack, mask: Tensor, *, members: int = 1, worth: float = WORTH
 ) -> "Layout | None":
-    """The long texts in which a batch takes least work; `None` if it takes least as it is.
+    """Return the long texts in which a batch takes least work; None if it takes least as it is.
 
     The batch has equally many texts of every member, one member's after another's, and each member
     gets equally many long texts. Few of them have little padding, and many let each position attend
@@ -70,7 +70,7 @@ def fastest_layout(
 
 
 def balanced(lengths: IntArray, number: int) -> IntArray:
-    """For each text (members * texts) one of its member's long texts, which become about as long.
+    """Deal the texts (members * texts) of each member out to long texts of about equal length.
 
     The longest texts go to one long text each, the next ones in reverse order, and so on.
     """
@@ -82,7 +82,7 @@ def balanced(lengths: IntArray, number: int) -> IntArray:
 
 
 def work(width: int, tokens: int, longest: int) -> float:
-    """What a block costs for so many tokens, of which each attends to `longest`.
+    """Return the cost of a block for `tokens` tokens, each of which attends to `longest`.
 
     In units of 2 width products, a token costs 6 width for the matrices, and one for each token
     that it attends to. The latter take 1.5 times as long, as if there were at least 40 (measured).
@@ -91,7 +91,7 @@ def work(width: int, tokens: int, longest: int) -> float:
 
 
 def can_pack(stack: Stack) -> bool:
-    """Whether packing gives this model's own logits, tried on a small batch."""
+    """Return whether packing gives this model's own logits, tried on a small batch."""
     if stack.readout == "all" or not stack.pads:
         return False
     batch = sample_batch(stack.model)
@@ -105,7 +105,7 @@ def can_pack(stack: Stack) -> bool:
 
 
 def packed_logits(last: "LastBlock", batch: Batch, layout: "Layout") -> Tensor:
-    """The logits of a batch, computed on long texts by the model of this last block."""
+    """Return the logits of a batch, computed on long texts by the model of this last block."""
     stack = last.stack
     packed = layout.packed(stack.prepare(batch))
     state = packed.state
@@ -116,7 +116,7 @@ def packed_logits(last: "LastBlock", batch: Batch, layout: "Layout") -> Tensor:
 
 
 def by_long_text(places: Tensor, texts: int, tokens: int) -> tuple[Tensor, Tensor]:
-    """Places among the positions of all long texts as positions in each, and where these are.
+    """Turn places among all positions into positions in each long text, and return their order.
 
     A long text with fewer of them than others has its first position instead.
     """
@@ -130,7 +130,7 @@ def by_long_text(places: Tensor, texts: int, tokens: int) -> tuple[Tensor, Tenso
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each attended position of a padded batch is in a long text, or in several.
+    """The place of each attended position of a padded batch in one or several long texts.
 
     Long texts that are shorter than others are filled up with positions to which nothing attends.
     """
@@ -139,15 +139,15 @@ class Layout:
     example: Tensor
     """(long texts, positions): the example to which each belongs."""
     token: Tensor
-    """And its place there."""
+    """The place of each position in its example, (long texts, positions)."""
     is_token: Tensor
-    """Not so where a long text is filled up."""
+    """Whether a position is a token; false where a long text is filled up."""
     starts: Tensor
-    """Where each example begins among the positions of all long texts."""
+    """The start of each example among the positions of all long texts."""
 
     @classmethod
     def of(cls, mask: Tensor, where: Tensor | None = None) -> "Layout":
-        """The layout of a batch by its attention mask.
+        """Return the layout of a batch by its attention mask.
 
         `where` says in which long text each of its texts is; default: all in one.
         """
@@ -168,7 +168,7 @@ class Layout:
         return cls(shape, examples, tokens, used.bool(), starts)
 
     def packed(self, prepared: Prepared) -> Prepared:
-        """What the blocks are given for the long texts."""
+        """Return the arguments of the blocks for the long texts."""
         once = self.once()
         calls = tuple(
             BlockCall(tuple(map(once, call.args)), {k: once(v) for k, v in call.kwargs.items()})
@@ -189,7 +189,7 @@ class Layout:
         return pack
 
     def pack(self, value: Any) -> Any:
-        """What a block is given, for the long texts: states, positions, rotations and masks."""
+        """Pack an argument of a block: states, positions, rotations or masks."""
         if isinstance(value, tuple):
             return tuple(self.pack(inner) for inner in value)
         if hasattr(value, "by_text"):
@@ -216,7 +216,7 @@ class Layout:
 
 
 def repeated_packed(call: BlockCall, times: int) -> BlockCall:
-    """A packed call for so many states of its batch: everything has one row per long text."""
+    """Repeat a packed call for several states of its batch."""
 
     def repeated(value: Any) -> Any:
         is_tensor = isinstance(value, Tensor)

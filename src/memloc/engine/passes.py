@@ -49,7 +49,7 @@ Logits = Callable[[IntArray], Tensor]
 
 @dataclass
 class Work:
-    """What all passes of a call of `fit` have in common."""
+    """Everything that all passes of a call of `fit` share."""
 
     texts: Encoded
     settings: FineTuneSettings
@@ -160,7 +160,7 @@ class Pass:
 
     @contextmanager
     def objectives(self) -> Iterator[list[Objective]]:
-        """While active, the models learn; yields what, the auxiliary task last."""
+        """While active, the models can learn; yields their objectives, the auxiliary one last."""
         labels = np.stack([one.learner.labels for one in self.trained])
         each = torch.from_numpy(labels).to(self.stack.device)
         if self.work.auxiliary is not None:
@@ -182,7 +182,7 @@ class Pass:
                 yield [objective]
 
     def _rows(self, part: int) -> IntArray:
-        """(members, examples)."""
+        """Return the rows that each model learns of a part, (members, examples)."""
         texts = self.work.texts
         return np.stack([one.learner.parts[part].rows_of(texts) for one in self.trained])
 
@@ -225,7 +225,7 @@ class Pass:
 
     @cached_property
     def logits(self) -> Logits:
-        """How logits are computed in training, from rows of the texts."""
+        """The function that computes logits in training, from rows of the texts."""
         layers = self.parts[0].layers
         settings = self.work.settings
         is_plain = settings.frozen_dropout or self.stack.is_language_model
@@ -257,7 +257,7 @@ class Pass:
         return len(self.trained[0].curve)
 
     def after_update(self, losses: Tensor) -> None:
-        """Tell whoever watches that an update was done."""
+        """Report an update to those who watch."""
         self.updates += 1
         self.work.watch.advance(len(self.trained))
         for one, loss in zip(self.trained, losses, strict=True):
@@ -288,7 +288,7 @@ class Pass:
 
     @property
     def curves(self) -> Curves:
-        """What was measured so far."""
+        """Measurements so far, by model."""
         return {one.name: one.curve for one in self.trained}
 
     def finished(self, rows: IntArray | None) -> list[Trained]:

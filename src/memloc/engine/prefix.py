@@ -1,4 +1,4 @@
-"""What frozen blocks give to the first one that learns: computed once, used in every epoch.
+"""Keeps the states that frozen blocks give to the first block that learns, for every epoch.
 
 Frozen blocks without dropout give the same states every time. These are kept for all texts, end to
 end without padding, in memory or, where they are too many, in a file.
@@ -20,12 +20,7 @@ from memloc.engine.packing import by_long_text, can_pack, fastest_layout, repeat
 from memloc.engine.stacked import Stacked
 from memloc.model.calls import LastBlock, Repeater
 from memloc.model.predict import evaluating, length_batches, to_batch
-from memloc.model.stack import (
-    Batch,
-    BlockCall,
-    Stack,
-    tensors_in,
-)
+from memloc.model.stack import Batch, BlockCall, Stack, tensors_in
 from memloc.seeds import torch_seeded
 from memloc.store.files import cannot_write, new_draft
 
@@ -79,7 +74,7 @@ class Prefix:
     def _run(
         self, index: int, state: Tensor, inputs: "_Inputs", by: Sequence[tuple[Stack, int]]
     ) -> Tensor:
-        """The output of a block, `by` some model for the states of so many members each.
+        """Run a block, each model of `by` for the states of its number of members.
 
         Of the last block, it is what the head reads.
         """
@@ -144,7 +139,7 @@ class Prefix:
         return inputs
 
     def _prepare(self, rows: IntArray) -> "tuple[_Inputs, Tensor]":
-        """How blocks are called for a batch, and the state that the first one is given."""
+        """Return the arguments of the blocks for a batch, and the state of the first block."""
         batch = to_batch(self.encoded, rows, self.stack.device)
         mask = batch["attention_mask"]
         # Whether this was kept or is done anew must not change the dropout that follows.
@@ -186,22 +181,22 @@ class Prefix:
 
 @dataclass(frozen=True)
 class _Inputs:
-    """How blocks are called for a batch, and where the states of its positions are kept."""
+    """The arguments of the blocks for a batch, and the places of its positions' states."""
 
     places: Tensor
     """(texts, tokens): texts of the batch, or long ones."""
     is_token: Tensor
-    """The same shape; not so for padding."""
+    """Whether a position is a token, (texts, tokens); false for padding."""
     calls: tuple[BlockCall, ...]
     readout: Tensor
     """(texts, positions): those that are read, as many of each."""
     order: Tensor
-    """Where those of the batch's texts are among them."""
+    """Order of the texts of the batch among the read positions."""
     is_packed: bool
     batch: Batch
 
     def size(self) -> int:
-        """Bytes."""
+        """Return the number of bytes of all tensors."""
         calls = [(call.args, call.kwargs) for call in self.calls]
         given = tensors_in(
             [self.places, self.is_token, self.readout, self.order, self.batch, calls]
@@ -210,7 +205,7 @@ class _Inputs:
 
 
 def _places(encoded: Encoded, rows: IntArray) -> Tensor:
-    """Places of the tokens of these texts among all tokens; padding repeats the last one."""
+    """Return the places of these texts' tokens among all tokens; padding repeats the last one."""
     lengths = encoded.lengths[rows][:, np.newaxis]
     columns = np.minimum(np.arange(lengths.max()), lengths - 1)
     return torch.from_numpy(encoded.offsets[rows][:, np.newaxis] + columns)

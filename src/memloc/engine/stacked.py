@@ -1,4 +1,4 @@
-"""Several classifiers of one kind as one: a forward pass on the texts of all of them.
+"""Stacks several classifiers of one kind: one forward pass runs the texts of all of them.
 
 A narrow model spends its time on calling small operations. Here K models share each call: their
 own forward pass runs on K times as many texts, one member's after another's, and every parameter
@@ -44,7 +44,7 @@ from memloc.seeds import number, torch_seeded
 
 
 class CannotStack(ModelError):
-    """A model that does something with its weights for which there is no rule here."""
+    """A model uses its weights in a way for which there is no rule here."""
 
 
 class Members(nn.Parameter):
@@ -53,13 +53,13 @@ class Members(nn.Parameter):
     own: Sequence[nn.Parameter] = ()
     """Each member's, a view of it."""
     by_text = True
-    """Of a table: whether it is looked up for each text, and not once for all texts."""
+    """Whether a table is looked up for each text, and not once for all texts."""
 
     @classmethod
     def __torch_function__(
         cls, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Whatever is done with it, in a forward pass member by member."""
+        """Follow the rules of the active forward pass, which works member by member."""
         active = _ACTIVE.get()
         with torch._C.DisableTorchFunctionSubclass():
             if active is None:
@@ -67,7 +67,7 @@ class Members(nn.Parameter):
             return active.call(func, args, kwargs or {})
 
     def share(self) -> None:
-        """Make the members' own views of this one, wherever its numbers are by now."""
+        """Make the members' own parameters views of this one again."""
         for k, parameter in enumerate(self.own):
             parameter.data = self.data[k]
 
@@ -90,7 +90,7 @@ class Stacked(Stack):
         first = members[0]
         self.members = tuple(members)
         self.in_block = [len(members)] * first.depth if in_block is None else in_block
-        """For each block how many members, the first ones, are in it: `run` is for these alone."""
+        """Number of members, the first ones, that are in each block: `run` is for these alone."""
         fewer = {
             id(parameter): max(number, 1)
             for block, number in zip(first.blocks, self.in_block, strict=True)
@@ -127,17 +127,17 @@ class Stacked(Stack):
                 return forward(self.model, batch)
 
     def prepare(self, batch: Batch) -> Prepared:
-        """As of one model; what is given to blocks has a row for each text."""
+        """Prepare a batch as one model does; arguments of blocks have a row for each text."""
         with self._together(batch["attention_mask"]):
             return super().prepare(batch)
 
     def run(self, index: int, state: Tensor, call: BlockCall) -> Tensor:
-        """The output of a block for the states of all members that are in it."""
+        """Return the output of a block for the states of all members that are in the block."""
         with self._together(state[..., 0], self.in_block[index]):
             return super().run(index, state, call)
 
     def finish(self, read: Tensor, batch: Batch | None = None) -> Tensor:
-        """Logits of all members."""
+        """Return the logits of all members."""
         with self._together(read[:, :1]):
             return super().finish(read, batch)
 
@@ -146,7 +146,7 @@ class Stacked(Stack):
         return can_pack(self.members[0])
 
     def _layout(self, mask: Tensor) -> Layout | None:
-        """The long texts in which a batch is run fastest; `None`: padded."""
+        """Return the long texts in which a batch runs fastest; None if it runs fastest padded."""
         if not self._packs:
             return None
         return fastest_layout(self, mask, members=len(self.members))
@@ -183,7 +183,7 @@ class Stacked(Stack):
 
 
 def _lengths(rows: Tensor, members: int) -> list[int]:
-    """The longest text of each member."""
+    """Return the length of the longest text of each member."""
     if rows.is_floating_point():
         return [rows.shape[1]] * members
     found: list[int] = rows.view(members, -1, rows.shape[1]).sum(2).amax(1).tolist()
@@ -202,7 +202,7 @@ def together(
 
 
 def most_members(stack: Stack, device: torch.device) -> int:
-    """How many models like this are trained as one there: by width and memory, 1 for none."""
+    """Return how many models like this one pass trains on a device, by width and memory."""
     most = _fitting(stack, device)
     return most if most > 1 and can_stack(stack) else 1  # it is tried where there is room for it
 
@@ -227,7 +227,7 @@ class _Streams:
         self.made: list[torch.Generator] = []
 
     def get(self, *, shared: bool) -> list[torch.Generator]:
-        """One for each member; if `shared` and seeds repeat, for each of the first ones alone."""
+        """Return a generator per member; if `shared`, members with repeated seeds have none."""
         if not self.made:
             seeds = _first_of_repeated([*self.seeds]) if shared else self.seeds
             self.made = [torch.Generator(self.device).manual_seed(seed) for seed in seeds]
@@ -235,7 +235,7 @@ class _Streams:
 
 
 def _first_of_repeated(seeds: list[int]) -> list[int]:
-    """The shortest list that, one after the other, makes up this one."""
+    """Return the shortest list whose repetition makes up this list."""
     parts = (seeds[:n] for n in range(1, 1 + len(seeds)) if len(seeds) % n == 0)
     return next(part for part in parts if part * (len(seeds) // len(part)) == seeds)
 
@@ -292,7 +292,7 @@ class _Together:
             (self.rows, self.tokens), self.layout = before, None
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A function of torch that was given stacked parameters."""
+        """Call a function of torch that was given stacked parameters."""
         rule = _RULES.get(func)
         if rule is not None:
             found = rule(self, *args, **kwargs)
@@ -318,7 +318,7 @@ class _Together:
         return torch.baddbmm(bias.unsqueeze(1), states, factor).view(*x.shape[:-1], -1)
 
     def _by_member(self, x: Tensor, members: int) -> Tensor:
-        """(members, all that is of one, width)."""
+        """Return states as (members, everything of one member, width)."""
         if x.shape[0] % self.rows:
             raise CannotStack(f"{x.shape[0]} rows where {self.rows} texts were expected")
         if members != len(self.lengths):
@@ -381,14 +381,14 @@ class _Together:
         training: bool = True,
         inplace: bool = False,  # noqa: ARG002 - never
     ) -> Any:
-        """What each member would drop if it were alone and its texts were padded."""
+        """Drop what each member would drop if it were alone and its texts were padded."""
         if not training or p == 0:
             return x
         noise = self._noise(x, 1 - p)
         return (x.view(-1, *noise.shape) * noise).view(x.shape)
 
     def rand(self, *args: Any, **kwargs: Any) -> Any:
-        """One number for all, as a model asks for that may leave out layers and does not."""
+        """Draw one number for all members, for models that may leave out layers and do not."""
         streams = _STREAMS.get().get(shared=self.alike)
         # A stream draws on its own device only, and a model may ask for a number on the CPU.
         wanted = kwargs.pop("device", None) or "cpu"
@@ -460,11 +460,11 @@ class _Together:
 
 
 _TOKEN_AXES = {3: (1,), 4: (2, 3)}
-"""Of states (texts, tokens, width), and of scores (texts, heads, tokens, tokens)."""
+"""Token axes of states (texts, tokens, width) and of scores (texts, heads, tokens, tokens)."""
 
 
 class _PerMember:
-    """What is the same for all texts of a member: positions, biases of attention.
+    """A value that is the same for all texts of a member: positions, biases of attention.
 
     Whatever is done with it is done for each member, until it meets the states of texts.
     """
@@ -496,7 +496,7 @@ class _PerMember:
         return _PerMember(values, self._rows) if isinstance(values[0], Tensor) else values[0]
 
     def by_text(self, ndim: int) -> Tensor:
-        """One row a text; `ndim`: of what it meets."""
+        """Return one row per text, with as many dimensions as the tensor that it meets."""
         each = self._rows // len(self._values)
         found = [v.reshape(*[1] * (ndim - v.ndim), *v.shape) for v in self._values]
         return torch.cat([v.expand(self._rows, *v.shape[1:])[:each] for v in found])
@@ -514,7 +514,7 @@ _ACTIVE: ContextVar[_Together | None] = ContextVar("active", default=None)
 
 
 def _by_member(rule: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of torch that follows a rule in the forward pass of a stack."""
+    """Return a function of torch that follows a rule in the forward pass of a stack."""
 
     def own(*args: Any, **kwargs: Any) -> Any:
         active = _ACTIVE.get()  # of this thread: another one may do something else
@@ -558,7 +558,7 @@ def _shared_tables(stack: Stack) -> list[int]:
 
 
 def can_stack(stack: Stack) -> bool:
-    """Whether this model's numbers are the same in a stack, tried on two changed copies of it."""
+    """Return whether a model's numbers stay the same in a stack, tried on two changed copies."""
     if stack.readout == "all" or not stack.pads:
         return False
     names = tuple(name for name, _ in stack.model.named_parameters())  # adapters', too
@@ -594,7 +594,7 @@ def _tried(stack: Stack) -> bool:
 
 
 def _draws_otherwise(stack: Stacked, batch: Batch) -> bool:
-    """Whether a forward pass in training draws numbers that are not each member's own."""
+    """Return whether a forward pass in training draws numbers that are not each member's own."""
     stack.model.train()
     with torch.no_grad(), dropout_seeded([0, 1], stack.device, "tried"):
         before = _generator_states(stack.device)

@@ -24,7 +24,7 @@ _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 State = tuple[dict[str, Any], dict[str, torch.Tensor]]
-"""What a state says about its training, and its tensors by name."""
+"""The note of a state about its training, and its tensors by name."""
 
 
 def save_state(path: Path, objectives: Sequence[Objective], curves: Curves, key: str) -> None:

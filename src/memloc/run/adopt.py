@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,17 +13,18 @@ from memloc.data.own import Columns, read_rows
 from memloc.data.perturb import OWN
 from memloc.data.tables import Data, Source, source_of
 from memloc.data.task import Examples, Task
-from memloc.errors import (
-    ModelError,
-    SettingsError,
-    checked_arguments,
-)
+from memloc.errors import ModelError, SettingsError, checked_arguments
+from memloc.model.check import check_pair, require_agreement
+from memloc.model.checkpoints import load_checkpoint
 from memloc.model.device import pick_device, suitable_threads
 from memloc.model.known import adapter_base, is_adapter
+from memloc.model.load import Classifier, LoadOptions, load_model
+from memloc.model.predict import accuracies, encode_for, predicted
 from memloc.progress import announce, request, tell
 from memloc.protocol import RunSettings, settings_of_run
 from memloc.run.begin import begin
 from memloc.run.folder import Run
+from memloc.run.recipe import Training
 from memloc.run.records import (
     WEIGHTS,
     Accuracies,
@@ -34,14 +35,12 @@ from memloc.run.records import (
     few_in,
 )
 from memloc.run.spec import RunSpec
+from memloc.run.texts import memorised_texts
 from memloc.store import paths
 from memloc.store.files import whole_file
 from memloc.store.identity import hash_checkpoint
 from memloc.store.lock import RUN, locked
 from memloc.store.records import as_stored, read_json
-
-if TYPE_CHECKING:
-    from memloc.model.load import Classifier
 
 NO_EXAMPLES = Examples((), np.zeros(0, dtype=np.int64))
 
@@ -102,17 +101,17 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         train_missing: Whether to train reference and frozen weights from `pretrained`.
         device: `auto`, `cpu`, `cuda` or `mps`.
     """
-    early = _early(epochs)
-    places = _places(final=final, reference=reference, memorised=memorised, frozen=frozen, **early)
+    given = {"final": final, "reference": reference, "memorised": memorised, "frozen": frozen}
+    places = _places(**given, **_early(epochs))
     pretrained = _start(places["final"], pretrained, needed=train_missing)
     decided = settings_of_run(preset, settings or {}, has_noise=True)
     columns = Columns(text, label, pair, original, flag, prompt, continuation)
-    loaded = _agreeing(_load(places["final"], pretrained, texts=columns.is_texts))
+    require_agreement(loaded := _load(places["final"], pretrained, texts=columns.is_texts))
     task = _read(data, columns, held_out, loaded.label_names)
-    task = _memorised(task, places, pretrained, decided.text.max_tokens)
-    measure = partial(_measured, task, decided.text.max_tokens, device)
-    status = _examined(loaded, places, pretrained, measure)
-    record = _record(str(pretrained or final), task, (seed, decided), loaded, status)
+    task = memorised_texts(task, places, pretrained, decided.text.max_tokens)
+    status = _examined(loaded, places, pretrained, partial(_measured, task, decided, device))
+    spec = RunSpec.of(str(pretrained or final), task, seed, decided)
+    record = _record(spec, task, loaded, status)
     del loaded
     with locked(Path(folder), RUN):
         run = _noted(replace(begin(Path(folder), task, record, status), device=device), status)
@@ -159,7 +158,7 @@ def adopt_trainer(  # noqa: PLR0913 - each is something that people have or do n
 
 
 def _of_trainer(output: Path) -> dict[str, Any]:
-    """Read what `RunCallback` left in a Trainer's output folder, as arguments of `adopt`."""
+    """Return what `RunCallback` left in a Trainer's output folder, as arguments of `adopt`."""
     kept = output / paths.TRAINER
     if not (kept / paths.TRAINER_RECORD).is_file():
         raise SettingsError(
@@ -183,7 +182,7 @@ def _of_trainer(output: Path) -> dict[str, Any]:
 
 
 def _keep_curves(run: Run, data: Source) -> None:
-    """The training curve that `RunCallback` wrote next to the data becomes the run's."""
+    """Copy the training curve that `RunCallback` wrote next to the data into the run."""
     if not isinstance(data, Path):
         return
     kept = data.parent
@@ -193,7 +192,7 @@ def _keep_curves(run: Run, data: Source) -> None:
 
 
 def _places(**given: str | Path | None) -> dict[str, Path]:
-    """Where weights are; of a Trainer's output folder, the last ones that `RunCallback` kept."""
+    """Return the folders of weights; a Trainer's folder stands for the final ones kept in it."""
     places = {name: Path(place) for name, place in given.items() if place is not None}
     kept = {name: place / paths.TRAINER / "final" for name, place in places.items()}
     return {name: kept[name] if kept[name].is_dir() else places[name] for name in places}
@@ -209,14 +208,14 @@ def _early(epochs: Any) -> dict[str, str | Path]:
 
 
 def _number(epoch: object) -> int:
-    """The number of an epoch, which counts from 1."""
+    """Return the number of an epoch; whatever is no whole number from 1 is refused."""
     if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 1:
         raise SettingsError(f"Epochs are whole numbers from 1, not {epoch!r}.")
     return epoch
 
 
 def _start(final: Path, pretrained: str | Path | None, *, needed: bool) -> str | Path | None:
-    """The pre-trained weights that were given; of an adapter, else those that it was made for."""
+    """Return the pre-trained weights that were given, by default the base model of an adapter."""
     if pretrained is None and is_adapter(final):
         return adapter_base(final)
     if needed and pretrained is None:
@@ -225,7 +224,7 @@ def _start(final: Path, pretrained: str | Path | None, *, needed: bool) -> str |
 
 
 def _noted(run: Run, new: RunStatus) -> Run:
-    """The run with what may be new: more weights, or the same ones elsewhere; its accuracies."""
+    """Add weights, new places of weights and accuracies to the status of a run."""
     if few := few_in(run.task):
         tell(few)
     known, adopted = run.status, {**run.status.adopted, **new.adopted}
@@ -234,7 +233,7 @@ def _noted(run: Run, new: RunStatus) -> Run:
 
 
 def _read(given: Data, columns: Columns, held_out: Data | None, names: Sequence[str]) -> Task:
-    """The examples that the final weights know by heart, and unseen ones if there are any."""
+    """Read the examples that the final weights were trained on, and unseen ones if given."""
     data = source_of(given)
     columns.require_noise(data)
     rows = read_rows(data, columns, names)
@@ -245,44 +244,22 @@ def _read(given: Data, columns: Columns, held_out: Data | None, names: Sequence[
     return Task(name, OWN, rows.names, *parts, f"file: {data}", noisy)
 
 
-def _memorised(
-    task: Task, places: Mapping[str, Path], pretrained: str | Path | None, max_tokens: int
-) -> Task:
-    """Leave out the texts that are not memorised, if it is a task of texts."""
-    from memloc.run.texts import memorised_texts
-
-    return task if not task.is_texts else memorised_texts(task, places, pretrained, max_tokens)
-
-
-def _load(place: Path, pretrained: str | Path | None, *, texts: bool) -> "Classifier":
+def _load(place: Path, pretrained: str | Path | None, *, texts: bool) -> Classifier:
     """Load a checkpoint; an adapter is merged into the pre-trained weights, if they are given."""
-    from memloc.model.checkpoints import load_checkpoint
-    from memloc.model.load import LoadOptions
-
     base = None if pretrained is None else str(pretrained)
     return load_checkpoint(place, LoadOptions(base=base), texts=texts)
 
 
-def _agreeing(model: "Classifier") -> "Classifier":
-    """Return the model; one that memloc would be wrong about is refused."""
-    from memloc.model.check import require_agreement
-
-    require_agreement(model)
-    return model
-
-
 def _examined(
-    final: "Classifier",
+    final: Classifier,
     places: Mapping[str, Path],
     pretrained: str | Path | None,
-    measure: "Callable[[Classifier, str], dict[str, float]]",
+    measure: Callable[[Classifier, str], dict[str, float]],
 ) -> RunStatus:
     """Check all weights against the final ones, and measure what the labels' weights predict.
 
     Each checkpoint is loaded once and let go before the next, so that at most two are held.
     """
-    from memloc.model.load import LoadOptions, load_model
-
     found = {"final": _compared(final, final, "final", places["final"])}
     reference = None
     for name, place in places.items():
@@ -303,16 +280,9 @@ def _examined(
     return RunStatus(adopted=found, final=ending, reference=reference)
 
 
-def _record(
-    model: str,
-    task: Task,
-    how: tuple[int, RunSettings],
-    final: "Classifier",
-    status: RunStatus,
-) -> RunRecord:
-    """What is written once about a run; `how` is its seed and its settings."""
+def _record(spec: RunSpec, task: Task, final: Classifier, status: RunStatus) -> RunRecord:
     return RunRecord(
-        spec=RunSpec.of(model, task, *how),
+        spec=spec,
         made_by="adopt",
         weights_hash=status.adopted["final"].hash,
         depth=final.stack.depth,
@@ -330,10 +300,8 @@ def _refuse_copy(found: Mapping[str, Checkpoint]) -> None:
         )
 
 
-def _compared(final: "Classifier", other: "Classifier", name: str, place: Path) -> Checkpoint:
-    """What is remembered of weights that go with the final ones."""
-    from memloc.model.check import check_pair
-
+def _compared(final: Classifier, other: Classifier, name: str, place: Path) -> Checkpoint:
+    """Check that weights go with the final ones, and describe them by their contents."""
     check_pair(final, other, name)
     if other.unchanged_layers and name != "frozen":
         layers = ", ".join(map(str, other.unchanged_layers))
@@ -346,22 +314,18 @@ def _compared(final: "Classifier", other: "Classifier", name: str, place: Path) 
 
 
 def _measured(
-    task: Task, max_tokens: int, device: str, model: "Classifier", weights: str
+    task: Task, settings: RunSettings, device: str, model: Classifier, weights: str
 ) -> dict[str, float]:
-    """How often final or reference weights predict the labels that they were trained on."""
-    from memloc.model.predict import accuracies, encode_for, predicted
-
+    """Measure how often weights predict the labels that they were trained on."""
     labels = task.labels.original if weights == "reference" else task.labels.assigned
     model.model.to(pick_device(device)).eval()
     with suitable_threads(model.stack.width):
-        found = predicted(model.stack, encode_for(model, task.train, max_tokens))
+        found = predicted(model.stack, encode_for(model, task.train, settings.text.max_tokens))
     return accuracies(found, labels, task.labels)
 
 
 def _with_missing(run: Run) -> Run:
     """Train the reference and frozen weights that were not given."""
-    from memloc.run.recipe import Training
-
     missing = {"reference": "original", "frozen": "frozen"}
     left = [training for name, training in missing.items() if not run.has(name)]
     if not left:

@@ -15,7 +15,7 @@ from memloc.store.files import remove
 from memloc.store.records import as_table, read_json, write_json, write_table
 
 FOR_PEOPLE = {"source", "noise"}
-"""What a task's record says for people: the same data read from elsewhere are the same."""
+"""Fields of a task's record that are for people and decide nothing."""
 
 
 def begin(folder: Path, task: Task, record: RunRecord, status: RunStatus | None = None) -> Run:
@@ -99,7 +99,7 @@ BY_CONTENT = {
     "weights_hash": "weights: the model's differ from those that it was made from",
     **{f"{name} weights": f"{name} weights than these" for name in ("pretrained", *WEIGHTS)},
 }
-"""What differs, in words, where a hash is all that is known of it."""
+"""Sentences for differences of which only hashes are known."""
 
 
 def _compared(run: Run) -> dict[str, Any]:

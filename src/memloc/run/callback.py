@@ -11,12 +11,7 @@ from transformers import TrainerCallback
 
 from memloc.arrays import IntArray
 from memloc.data.task import Examples, NoisyLabels
-from memloc.errors import (
-    DataError,
-    SettingsError,
-    counted,
-    shortened,
-)
+from memloc.errors import DataError, SettingsError, counted, shortened
 from memloc.model.load import Classifier, quiet, settle_padding
 from memloc.model.predict import accuracies, encode_for, predict
 from memloc.progress import say
@@ -25,12 +20,7 @@ from memloc.run.recipe import keeps_epoch
 from memloc.store import paths
 from memloc.store.files import whole_folder
 from memloc.store.identity import hash_checkpoint
-from memloc.store.records import (
-    as_table,
-    versions,
-    write_json,
-    write_table,
-)
+from memloc.store.records import as_table, versions, write_json, write_table
 
 Texts = Sequence[str] | Sequence[Sequence[str]]
 
@@ -153,7 +143,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
         write_json(self.folder / paths.TRAINER_RECORD, record)
 
     def _classifier(self, given: dict[str, Any]) -> Classifier:
-        """The model as it is now, with its tokenizer; an adapter stays in it."""
+        """Return the model as it is now, with its tokenizer; an adapter stays in it."""
         model, tokenizer = given["model"], given.get("processing_class")
         if tokenizer is None:
             raise SettingsError(
@@ -191,7 +181,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
 
 
 def _numbers(labels: Sequence[int]) -> IntArray:
-    """Labels as the model's numbers of classes."""
+    """Return labels as an array; whatever is not a number of a class is refused."""
     found = np.asarray(labels)
     if found.ndim != 1 or found.dtype.kind not in "iu" or (len(found) and found.min() < 0):
         raise DataError(
@@ -202,7 +192,7 @@ def _numbers(labels: Sequence[int]) -> IntArray:
 
 
 def _pretrained(model: Any) -> str:
-    """What a model was made from, by its own word."""
+    """Return the name of the pre-trained model that a model says it was made from."""
     if hasattr(model, "peft_config"):
         return str(model.peft_config[model.active_adapter].base_model_name_or_path)
     return str(model.name_or_path)

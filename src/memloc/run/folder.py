@@ -17,14 +17,7 @@ from memloc.arrays import IntArray, LastLayer, Table, Vectors
 from memloc.data.encode import Encoded
 from memloc.data.task import NoisyLabels, Task, hash_task
 from memloc.display import Card, Plotted
-from memloc.errors import (
-    StoreError,
-    TrainingError,
-    checked_arguments,
-    counted,
-    listed,
-    lookup,
-)
+from memloc.errors import StoreError, TrainingError, checked_arguments, counted, listed, lookup
 from memloc.model.device import pick_device
 from memloc.model.known import checkpoint_folder
 from memloc.protocol import RunSettings
@@ -52,13 +45,13 @@ if TYPE_CHECKING:
 
 
 def is_folder(weights: str) -> bool:
-    """Whether weights are named by the folder of a checkpoint, and not as those of a run."""
+    """Return whether weights are named by the folder of a checkpoint, and not as those of a run."""
     return "/" in weights or "\\" in weights
 
 
 @dataclass(frozen=True, repr=False)
 class Run(Plotted):
-    """A run's folder, opened."""
+    """An opened folder of a run."""
 
     folder: Path
     record: RunRecord
@@ -116,12 +109,12 @@ class Run(Plotted):
 
     @property
     def spec(self) -> RunSpec:
-        """Everything that decides its weights."""
+        """Everything that decides the weights of the run."""
         return self.record.spec
 
     @property
     def plant(self) -> PlantSpec | None:
-        """Where its noisy labels are planted, if they are."""
+        """The plant of the run: where noisy labels may be memorised; None if anywhere."""
         return self.spec.plant
 
     @property
@@ -136,7 +129,7 @@ class Run(Plotted):
 
     @cached_property
     def settings(self) -> RunSettings:
-        """The settings of its trainings; a plant that fell short has a higher learning rate."""
+        """Settings of the run's trainings; a plant that fell short has a higher learning rate."""
         settings, plant = self.spec.settings, self.plant
         if plant is None or not self.status.attempts:
             return settings
@@ -243,7 +236,7 @@ class Run(Plotted):
         return at_the_end(self.training(), "original", "accuracy")
 
     def path(self, weights: str) -> Path:
-        """The folder of these weights, whether it exists or not."""
+        """Return the folder of these weights, whether it exists or not."""
         if weights in self.status.adopted:
             return Path(self._at(self.status.adopted[weights]))
         return Path(weights) if is_folder(weights) else paths.checkpoint(self.folder, weights)
@@ -253,17 +246,17 @@ class Run(Plotted):
         return paths.work(self.folder, method)
 
     def has(self, weights: str) -> bool:
-        """Whether these weights are there."""
+        """Return whether these weights are there."""
         if weights == "pretrained":
             return self.record.made_by == "train" or weights in self.status.adopted
         return self.path(weights).is_dir()
 
     def weights(self) -> list[str]:
-        """The names of the fine-tuned weights that are there."""
+        """Return the names of the fine-tuned weights that are there."""
         return [name for name in WEIGHTS if self.has(name)]
 
     def epochs(self) -> list[int]:
-        """The epochs whose weights were kept as `epoch-1`, `epoch-2` and so on."""
+        """Return the epochs whose weights were kept as `epoch-1`, `epoch-2` and so on."""
         folders = (self.folder / paths.CHECKPOINTS).glob(paths.epoch("*"))
         names = {*self.status.adopted, *(folder.name for folder in folders)}
         return sorted(n for name in names if (n := _epoch(name)) and self.has(name))
@@ -298,7 +291,7 @@ class Run(Plotted):
         return f"{self.folder} has no {weights} weights, as no early epochs were kept: {how}."
 
     def load(self, weights: str) -> "Classifier":
-        """A fresh copy of these weights, on the run's device, in evaluation mode."""
+        """Load a fresh copy of these weights on the run's device, in evaluation mode."""
         from memloc.model.checkpoints import load_checkpoint
         from memloc.model.load import LoadOptions
 
@@ -318,7 +311,7 @@ class Run(Plotted):
         return loaded
 
     def load_pretrained(self, seed: int) -> "Classifier":
-        """The weights that it started from, with a new head from `seed`."""
+        """Load the pre-trained weights with a new head from `seed`."""
         self.require("pretrained")
         loaded = self.load_start(seed, self.record.task.label_names)
         model, known = self._start
@@ -330,7 +323,7 @@ class Run(Plotted):
         return loaded
 
     def load_start(self, seed: int, label_names: Sequence[str]) -> "Classifier":
-        """Load what it starts from, unchecked, with a new head for these labels from `seed`."""
+        """Load the pre-trained weights unchecked, with a new head for these labels from `seed`."""
         from memloc.model.load import LoadOptions, load_model
 
         spec = self.spec
@@ -339,14 +332,14 @@ class Run(Plotted):
 
     @property
     def _start(self) -> tuple[str, str]:
-        """Where the pre-trained weights are, and their hash."""
+        """Place and hash of the pre-trained weights."""
         given = self.status.adopted.get("pretrained")
         if given is None:
             return self.spec.model, self.record.weights_hash
         return self._at(given), given.hash
 
     def _at(self, known: Checkpoint) -> str:
-        """Where adopted weights are; those of a run from the hub are in its own folder."""
+        """Return the place of adopted weights, which is inside the folder of a run from the hub."""
         inside = self.folder / known.path
         return str(inside) if inside.is_dir() else known.path
 
@@ -368,7 +361,7 @@ class Run(Plotted):
         self.check_unchanged([*self.weights(), *map(paths.epoch, self.epochs())])
 
     def files(self, weights: Iterable[str]) -> dict[str, str]:
-        """Hashes of the files of these weights, of those that are in folders of their own."""
+        """Return the hashes of the files of these weights, if they have a folder."""
         return {w: hash_checkpoint(p) for w in weights if (p := self.path(w)).is_dir()}
 
     def _changed(self, weights: str) -> StoreError:
@@ -385,13 +378,13 @@ class Run(Plotted):
         )
 
     def encode(self, model: "Classifier") -> Encoded:
-        """The training texts as this model reads them."""
+        """Encode the training texts with the tokenizer of this model."""
         from memloc.model.predict import encode_for
 
         return encode_for(model, self.task.train, self.settings.text.max_tokens)
 
     def vectors(self, weights: str, last_layer: LastLayer = "block output") -> Vectors:
-        """Of the training texts, one for each layer 0..L; kept while the run is open."""
+        """Return a vector per training text and layer 0..L; they are kept while the run is open."""
         from memloc.model.predict import vectors_of
 
         kept, key = self._vectors, (weights, last_layer)
@@ -405,7 +398,7 @@ class Run(Plotted):
         return {}
 
     def memorised(self, needed: float) -> bool:
-        """Whether its final weights are there and predict enough of the noisy labels.
+        """Return whether its final weights are there and predict enough of the noisy labels.
 
         The null of a plant of texts never sees them, so nothing is needed.
         """
@@ -414,7 +407,7 @@ class Run(Plotted):
         return final is not None and (is_unseen or final.noisy >= needed)
 
     def require_memorised(self, needed: float, *, force: bool = False) -> Accuracies:
-        """What the final weights predict; nothing is concluded from a run that did not memorise."""
+        """Return the final accuracies; a run that did not memorise is refused unless forced."""
         final = self.status.final
         if final is None:
             raise StoreError(
@@ -429,7 +422,7 @@ class Run(Plotted):
         return final
 
     def identity(self, weights: Iterable[str]) -> dict[str, Any]:
-        """What decides the weights of these names, and the data that they are looked at with."""
+        """Return the facts that decide these weights and the data that methods give them."""
         record, settings, adopted = self.record, self.settings, self.status.adopted
         facts: dict[str, Any] = {"data": record.task.hash, "text": settings.text.model_dump()}
         if record.made_by == "adopt":
@@ -447,14 +440,14 @@ class Run(Plotted):
         }
 
     def note(self, **facts: Any) -> "Run":
-        """Add to what became of the run; its record stays as it was written."""
+        """Add facts to the run's status; its record stays as it was written."""
         status = RunStatus.model_validate({**dict(self.status), **facts})
         write_json(self.folder / paths.STATUS, status.model_dump(mode="json"))
         return replace(self, status=status)
 
 
 def _epoch(weights: str) -> int:
-    """The epoch that weights of this name are of; 0 for those that are not of one epoch."""
+    """Return the epoch in the name of weights, 0 for names without one."""
     found = re.fullmatch(r"epoch-([1-9]\d*)", weights)
     return int(found[1]) if found else 0
 

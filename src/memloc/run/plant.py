@@ -136,7 +136,7 @@ def make_null(
 
 
 def is_enough(run: Run) -> bool:
-    """Whether a planted run learnt its labels as its spec asks."""
+    """Return whether a planted run learnt its labels as its spec asks."""
     final, plant = run.status.final, run.plant
     assert plant is not None
     if final is None or not run.memorised(plant.noisy_at_least):

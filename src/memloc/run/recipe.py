@@ -11,7 +11,7 @@ import numpy as np
 from memloc.arrays import IntArray
 from memloc.data.encode import Encoded
 from memloc.data.perturb import perturb
-from memloc.data.task import Examples, Task
+from memloc.data.task import Task
 from memloc.engine.fit import fit, whole
 from memloc.engine.learner import LEFT_OUT, Auxiliary, Learner, Part, States, Watch
 from memloc.engine.passes import Trained
@@ -41,31 +41,28 @@ NULL_SEED = 1000
 
 
 class Training:
-    """The trainings of a run: on its noisy labels, on the original ones, and of the head alone."""
+    """Carries out the trainings of a run and keeps the weights."""
 
     def __init__(self, run: Run, reader: Classifier, auxiliary: Task | None = None) -> None:
-        """`reader` is the model whose tokenizer reads; `auxiliary` is the other task of a plant."""
+        """Encode the texts with the tokenizer of `reader`; a plant has an `auxiliary` task."""
         self.run = run
         self.task = run.task
         self.settings = run.settings.finetune
-        self.reader = reader
         self.auxiliary = auxiliary
         self.state = partial(paths.training_state, run.folder)
+
+        self.encode = partial(encode_for, reader, max_tokens=run.settings.text.max_tokens)
+        self.states = States(self.state, unfinished_key(MAKER, {"run": run.identity(WEIGHTS)}))
 
     @cached_property
     def texts(self) -> Encoded:
         """The texts that are learnt."""
-        return self._encode(self.task.train)
+        return self.encode(self.task.train)
 
     @cached_property
     def validation(self) -> Encoded:
         """The texts that are only predicted."""
-        return self._encode(self.task.validation)
-
-    @cached_property
-    def key(self) -> str:
-        """The key of half-done trainings."""
-        return unfinished_key(MAKER, {"run": self.run.identity(WEIGHTS)})
+        return self.encode(self.task.validation)
 
     def make(self, names: Sequence[str], optional: Sequence[str] = ()) -> Run:
         """Carry out trainings from where they were left, and keep the weights.
@@ -82,7 +79,7 @@ class Training:
                     self.settings,
                     auxiliary=auxiliary,
                     watch=Watch(advance, after_epoch=self._measure),
-                    state=States(self.state, self.key),
+                    state=self.states,
                 ):
                     for trained in ready:
                         if not self.run.has(TRAININGS[trained.name]):
@@ -108,7 +105,7 @@ class Training:
         ]
 
     def _kept(self, names: Sequence[str]) -> set[str]:
-        """Those of the trained models that need not be trained again to make the others."""
+        """Name the trained models that need not be trained again to make the others."""
         notes = {}
         for name in names:
             path = self.run.path(TRAININGS[name]) / paths.PROVENANCE
@@ -155,11 +152,11 @@ class Training:
         return started
 
     def _head_seed(self, *, is_frozen: bool) -> int:
-        of_frozen = self.settings.frozen_seed if is_frozen else None
-        return self.run.seed if of_frozen is None else of_frozen
+        own = self.settings.frozen_seed
+        return own if is_frozen and own is not None else self.run.seed
 
     def _parts(self, labels: IntArray, *, is_frozen: bool) -> tuple[Part, ...]:
-        """The layers that each group of examples may change; θ_F changes the head alone."""
+        """Return the layers that each group of examples may change; θ_F changes the head alone."""
         if is_frozen:
             return (Part(layers=()),)
         is_noisy, plant = self.task.labels.is_noisy, self.run.plant
@@ -183,7 +180,7 @@ class Training:
         )
 
     def _auxiliary(self, *, is_frozen: bool) -> Auxiliary | None:
-        """The task that changes every layer of a planted run."""
+        """Return the task that changes every layer of a planted run."""
         plant, task = self.run.plant, self.auxiliary
         if plant is None or (is_frozen and not plant.frozen_with_auxiliary):
             return None
@@ -200,15 +197,12 @@ class Training:
             labels["noisy"] = loud.assigned
         return Auxiliary(
             start=None if task.is_texts else partial(self.run.load_start, seed, task.label_names),
-            texts=self._encode(task.train),
+            texts=self.encode(task.train),
             labels=labels,
             settings=settings,
             seed=seed,
             pooler_and_norm=plant.trains_pooler_and_norm,
         )
-
-    def _encode(self, examples: Examples) -> Encoded:
-        return encode_for(self.reader, examples, self.run.settings.text.max_tokens)
 
     def _measure(self, trained: Trained) -> None:
         """Add accuracies to the curve; keep early weights and the first ones near the ceiling."""
@@ -257,7 +251,7 @@ class Training:
         write_table(path, table, {"run": self.run.name})
 
     def _ending(self, curve: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """What became of the run, once its noisy labels are learnt."""
+        """Return the new status of the run once the training on noisy labels has ended."""
         settings = self.settings
         best = max(row.get("accuracy", 0) for row in curve)
         why = (

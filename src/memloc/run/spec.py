@@ -1,4 +1,4 @@
-"""What decides a run's weights, in one object.
+"""The spec of a run: everything that decides its weights, in one object.
 
 A `RunSpec` is made by the planner of a study, `memloc.train` or `memloc.plant`. A child process is
 handed it as JSON, and the record of the run holds it.
@@ -27,7 +27,7 @@ RATE = "finetune.learning_rate"
 
 
 class DataFile(Settings):
-    """A file of one's own, which a study's `tasks` may name; paths are from the study's folder."""
+    """A user's file that a study's `tasks` may name; paths are relative to the study's folder."""
 
     file: str
     """A csv, tsv, jsonl or Parquet file."""
@@ -52,7 +52,7 @@ class DataFile(Settings):
 
     @property
     def paths(self) -> list[str]:
-        """The files that it names."""
+        """Return the files that this entry names."""
         return [self.file] if self.held_out is None else [self.file, self.held_out]
 
     @property
@@ -62,12 +62,12 @@ class DataFile(Settings):
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The columns by the names of `load_csv`'s parameters."""
+        """Return the columns by the names of `load_csv`'s parameters."""
         return self.model_dump(exclude={"file", "held_out", "flip"})
 
 
 class TaskSpec(Settings):
-    """Which examples a run is trained on, and where they are read from."""
+    """The examples that a run is trained on, and the place they are read from."""
 
     name: str
     contents: str = ""
@@ -106,7 +106,7 @@ class TaskSpec(Settings):
 
 
 class PlantSpec(Settings):
-    """Which layers the noisy labels may change, and what trains with them.
+    """The layers that the noisy labels may change, and the auxiliary task that changes all layers.
 
     In a plant of any kind the noisy labels change no other layer than the planted ones, so that is
     where they are. The kinds differ in what else tells the planted layers from the others:
@@ -146,7 +146,7 @@ class PlantSpec(Settings):
 
     @property
     def kind(self) -> str:
-        """How hard it is made to find the planted layers: easy, equal, decoy or loud."""
+        """Difficulty of finding the planted layers: easy, equal, decoy or loud."""
         return split_kind(self.planted)[0]
 
     @property
@@ -208,7 +208,7 @@ class RunSpec(Settings):
 
     @property
     def options(self) -> "LoadOptions":
-        """How the model is loaded."""
+        """Options for loading the model."""
         from memloc.model.load import LoadOptions
 
         return LoadOptions(self.remote_code, self.any_format, depth=self.depth)
@@ -230,7 +230,7 @@ class RunSpec(Settings):
     def planted(
         self, layers: str, auxiliary: TaskSpec | None, protocol: CommonSettings
     ) -> "RunSpec":
-        """The same run with its noisy labels planted in some layers, as the protocol asks.
+        """Return the same run with its noisy labels planted in some layers, as the protocol asks.
 
         The ordinary texts of a task of texts are its `auxiliary` task.
         """
@@ -251,7 +251,7 @@ class RunSpec(Settings):
         return self.model_copy(update={"settings": self.settings.replace(given), "plant": plant})
 
     def null(self, settings: RunSettings) -> "RunSpec":
-        """The null of this planted run, trained once with the settings that the plant needed."""
+        """Return the null of this planted run, with the settings that the plant needed."""
         assert self.plant is not None
         plant = self.plant.model_copy(update={"null": True, "tries": 1})
         return self.model_copy(update={"settings": settings, "plant": plant})

@@ -1,4 +1,4 @@
-"""Which texts are memorised: recalled by the final weights of a run and by no other."""
+"""Finds the memorised texts: recalled by the final weights of a run and by no others."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,8 +21,10 @@ def memorised_texts(
     """Return the task without texts that are not memorised; ordinary texts stay.
 
     A text is memorised if the final weights recall it, and neither the reference nor the
-    pre-trained weights do.
+    pre-trained weights do. A task of labels stays as it is.
     """
+    if not task.is_texts:
+        return task
     options = LoadOptions(base=None if pretrained is None else str(pretrained))
     wanted = task.labels.is_noisy
     final = load_checkpoint(places["final"], options, texts=True)

@@ -130,7 +130,7 @@ def make_run(  # noqa: PLR0913 - what a spec alone does not say
 
 
 def _left(run: Run, weights: Sequence[str]) -> dict[str, int]:
-    """The trainings that are wanted and not done, and how many epochs are left of each."""
+    """Return the epochs that are left of each training that is asked for and not done."""
     wanted, epochs = {WEIGHTS[name] for name in weights}, run.settings.finetune.epochs
     done = epochs_done(partial(paths.training_state, run.folder), [*TRAININGS][:2])
     done |= epochs_done(partial(paths.training_state, run.folder), [*TRAININGS][2:])

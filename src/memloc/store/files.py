@@ -1,4 +1,4 @@
-"""The only place that writes files: whole or absent, also after a power cut.
+"""Writes files and folders whole or not at all, also when the power is cut.
 
 A file or folder is written as a draft next to its place, synced to disk, renamed, and then the
 folder around it is synced. Until that has happened, readers see what was there before.
@@ -20,12 +20,12 @@ from memloc.errors import StoreError
 
 _DRAFT = re.compile(r"\.memloc-[0-9a-f]{16}\.part")
 _UNSUPPORTED = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM}
-"""What a system or a file system answers that cannot exchange two names, or sync a folder."""
+"""Errors of systems that cannot exchange two names or sync a folder."""
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A draft to write to, which becomes `path` when the block ends well and is gone otherwise."""
+    """Yield a draft, which becomes `path` when the block ends well and is removed otherwise."""
     with _draft_of(path) as draft:
         os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         yield draft
@@ -36,7 +36,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """The same for a folder; one that stands there already is whole until it is replaced."""
+    """Yield a draft of a folder; a folder that is there already is whole until it is replaced."""
     with _draft_of(path) as draft:
         draft.mkdir()
         yield draft
@@ -50,7 +50,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _draft_of(path: Path) -> Iterator[Path]:
-    """The name of a draft of `path`, removed at the end if it is there, with errors explained."""
+    """Yield the name of a draft of `path` and remove it at the end; errors are explained."""
     if not path.name:
         raise StoreError(f"Cannot write {path}: it is a folder that is there. Give a name.")
     draft = new_draft(path)
@@ -65,17 +65,17 @@ def _draft_of(path: Path) -> Iterator[Path]:
 
 
 def new_draft(path: Path) -> Path:
-    """A name next to `path` that nobody can guess and that says that memloc made it."""
+    """Return a random name next to `path` that marks a draft of memloc."""
     return path.with_name(f".memloc-{secrets.token_hex(8)}.part")
 
 
 def is_draft(path: Path) -> bool:
-    """Whether a path is one of memloc's drafts, or in one."""
+    """Return whether a path is one of memloc's drafts, or in one."""
     return any(_DRAFT.fullmatch(part) for part in path.parts)
 
 
 def drafts_in(folder: Path) -> list[Path]:
-    """The drafts below a folder; those that are inside another draft are not listed."""
+    """List the drafts below a folder, without those inside another draft."""
     found: list[Path] = []
     for place, folders, files in os.walk(folder):
         found += [Path(place, name) for name in (*folders, *files) if _DRAFT.fullmatch(name)]
@@ -117,7 +117,7 @@ def check_place(path: Path) -> None:
 
 
 def cannot_write(path: Path, error: OSError) -> StoreError:
-    """The sentence for a full disk, a read-only folder or a missing permission."""
+    """Return the error for a full disk, a read-only folder or a missing permission."""
     reason = error.strerror or str(error)
     return StoreError(f"Cannot write {path}: {reason}. Free space or choose another folder.")
 

@@ -1,4 +1,4 @@
-"""What a thing is made from, as a short hash of its contents: every reuse asks here, never a path.
+"""Hashes contents of weights and files: what is reused is known by them, never by its path.
 
 Training, results, steps of a study and half-done work are used again only where the hash of what
 decides them is the same.
@@ -35,7 +35,7 @@ def hash_files(files: Iterable[Path]) -> str:
 
 
 def _contents(path: Path) -> bytes:
-    """Hash of a file's contents; a large file is read again only after it has changed."""
+    """Return the hash of a file's contents; a large file is read again only after a change."""
     stat = path.stat()
     if stat.st_size < LARGE or time.time() - stat.st_ctime < SETTLED:
         return _read(path)

@@ -30,10 +30,10 @@ PATIENCE = 20.0
 
 @dataclass(frozen=True)
 class Kind:
-    """What is locked, and what a second process is told."""
+    """A kind of lock, and the sentence that a second process is refused with."""
 
     place: str
-    """In the folder: the beginning of the names of the lock's two files."""
+    """Beginning of the names of the lock's two files in the folder."""
     sentence: str
     alone: bool
     """Whether all work is done by the process that has the lock, and by none that it starts."""
@@ -62,7 +62,7 @@ _patience: ContextVar[float] = ContextVar("patience", default=0.0)
 
 
 def patient(seconds: float) -> AbstractContextManager[None]:
-    """While active, a lock that another process has is waited for so long."""
+    """While active, a lock that another process has is waited for this many seconds."""
     return during(_patience, seconds)
 
 
@@ -96,7 +96,7 @@ def locked(folder: Path, kind: Kind) -> Iterator[Callable[..., None]]:
 
 
 def _beat(path: Path, facts: Mapping[str, Any], *, now: bool = False) -> None:
-    """Say that this process is alive, and how far it is; seldom, unless `now`."""
+    """Record that this process is alive, with facts about its work; seldom, unless `now`."""
     if now or time.monotonic() - _held[path] >= BEAT:
         _held[path] = time.monotonic()
         about = {"pid": os.getpid(), "host": socket.gethostname(), "beat": time.time()}
@@ -144,7 +144,7 @@ def _refusal(folder: Path, kind: Kind, other: Mapping[str, Any] | None, *, is_un
 
 
 def _flocked(path: Path) -> int | None:
-    """The lock's file, opened and locked; none: somebody else has it."""
+    """Open and lock the lock's file; return None if another process has it."""
     import fcntl
 
     try:
@@ -170,7 +170,7 @@ def refuse_if_busy(folder: Path, kind: Kind) -> None:
 
 
 def is_free(folder: Path, kind: Kind) -> bool:
-    """Whether the lock can be had: a process that was killed may still be listed as alive."""
+    """Return whether the lock is free: a process that was killed may still be listed as alive."""
     try:
         refuse_if_busy(folder, kind)
     except StoreError:

@@ -12,11 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memloc.arrays import Table
-from memloc.errors import (
-    SettingsError,
-    StoreError,
-    shortened,
-)
+from memloc.errors import SettingsError, StoreError, shortened
 from memloc.store.files import whole_file
 
 if TYPE_CHECKING:
@@ -102,7 +98,7 @@ def _table_checksum(pages: bytes, schema: "pa.Schema", note: bytes) -> bytes:
 
 
 def as_table(*parts: Any, columns: list[str] | None = None) -> Table:
-    """Columns by name, or rows, one part below another; one value may stand for a whole column.
+    """Make a table of columns by name or of rows, one part below another.
 
     `columns` are the names of the columns, where there may be no row.
     """
@@ -159,12 +155,12 @@ def read_columns(
 
 
 _UNREADABLE = (OSError, ValueError, LookupError, TypeError, ArithmeticError, NotImplementedError)
-"""What pyarrow raises for a damaged file; which of these depends on the damage."""
+"""Exceptions that pyarrow raises for a damaged file; which of them depends on the damage."""
 
 
 @contextmanager
 def as_stored(path: Path, todo: str = "delete it and run again") -> Iterator[None]:
-    """What a file lacks, or holds in another type than memloc writes, becomes one sentence."""
+    """While active, errors about missing or mistyped contents of a file become one sentence."""
     try:
         yield
     except _MISFITS as error:
@@ -195,7 +191,7 @@ def _checked(path: Path, record: Any) -> dict[str, Any]:
 
 
 def as_path(given: object, what: str) -> Path:
-    """What a user gave as a path; anything but a string or a path is refused in a sentence."""
+    """Return a path that a user gave; anything but a string or a path is refused."""
     if isinstance(given, str | os.PathLike) and str(given):
         return Path(given)
     raise SettingsError(f"Give {what} as a string or path, not {shortened(repr(given))}.")

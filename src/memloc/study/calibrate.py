@@ -30,12 +30,7 @@ from memloc.methods.apply import roughly
 from memloc.methods.halves import Pool, kept_halves
 from memloc.methods.probes import Target, train_probes
 from memloc.methods.probing import Probing
-from memloc.model.device import (
-    NARROW,
-    on_threads,
-    pick_device,
-    usable_threads,
-)
+from memloc.model.device import NARROW, on_threads, pick_device, usable_threads
 from memloc.model.load import Classifier
 from memloc.model.predict import predict
 from memloc.model.stack import Stack
@@ -103,7 +98,7 @@ def tell_cost(folder: Path, run: Run, model: Classifier, left: Mapping[str, int]
 
 
 def _sizes(folder: Path, run: Run, shape: Shape) -> Sizes:
-    """What a run's model and data take on this machine, which is measured where that is missing."""
+    """Return the sizes of a run's model and data; an unknown speed is measured."""
     tokens, measured = tokens_of(run.task.train, run.record.task.name), measured_here(folder)
     if shape.name not in measured.speeds:
         found = speed(shape, tokens, run.settings.finetune, run.device)
@@ -112,7 +107,7 @@ def _sizes(folder: Path, run: Run, shape: Shape) -> Sizes:
 
 
 def _about(work: float, shape: Shape) -> str:
-    """How long work takes that takes these seconds on one thread, and how sure that is."""
+    """Say how long work takes, given its seconds on one thread, and how sure that is."""
     seconds = on_cores(usable_threads(shape.width), work)
     range_ = around(seconds, UNSURE)
     return f"about {duration(seconds)} ({range_}; from a calibration alone)"
@@ -174,7 +169,7 @@ def tell_cost_of_repair(workshop: Workshop) -> None:
 
 
 def _tokens(step: Step, plan: Plan) -> float:
-    """Mean tokens of a text of a step's task; a task is not fetched from the hub for that."""
+    """Return the mean tokens of a text of a step's task; nothing is fetched."""
     run, name = plan.there.get(step.folder), step.spec.task.name
     if run is not None:
         return tokens_of(run.task.train, name)
@@ -191,7 +186,7 @@ def tokens_of(examples: Examples, task: str = "") -> float:
 
 
 def speed(shape: Shape, tokens: float, training: FineTuneSettings, device: str) -> dict[str, float]:
-    """Seconds of an update, of an example's prediction and of a probe epoch of an example.
+    """Measure the seconds of an update, of a prediction and of a probe's epoch per example.
 
     All are measured on one thread, with texts of about `tokens` tokens.
     """
@@ -267,4 +262,4 @@ TELL: dict[str, Callable[..., None]] = {
     "halves": tell_cost_of_halves,
     "repair": tell_cost_of_repair,
 }
-"""What says the cost of work before it begins, by the kind that `progress.announce` is given."""
+"""Functions that tell the cost of work, by the kind of work that `announce` is given."""

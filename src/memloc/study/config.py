@@ -1,4 +1,4 @@
-"""A study: models x tasks x seeds x methods and settings, read from one YAML file, checked."""
+"""Reads and checks a study's file: models x tasks x seeds x methods, and settings."""
 
 import shlex
 from collections.abc import Hashable, Iterator, Mapping
@@ -62,7 +62,7 @@ class ControlBlock(Settings):
 
 
 class Study(Settings):
-    """Everything that decides what a study is."""
+    """The settings of a study: everything that `study.yaml` says."""
 
     preset: str = "paper"
     """paper, reference or demo."""

@@ -1,4 +1,4 @@
-"""What a study will cost: seconds, bytes on disk and in memory, and how sure that is."""
+"""Estimates the cost of a study: seconds, disk, memory, and how sure that is."""
 
 import math
 import platform
@@ -48,13 +48,13 @@ USUAL_TOKENS = 48.0
 
 @dataclass(frozen=True)
 class Estimate:
-    """What every step costs, and by what factor the sum may be off."""
+    """Costs of every step, and the factor by which their sum may be off."""
 
     seconds: Mapping[str, float]
     memory: Mapping[str, float]
-    """Bytes at its peak."""
+    """Peak memory in bytes."""
     disk: Mapping[str, float]
-    """Bytes that it leaves."""
+    """Bytes of the files that a step leaves."""
     threads: Mapping[str, int]
     factor: float = UNSURE
     compared: int = 0
@@ -73,7 +73,7 @@ def machine() -> str:
 
 
 class Speed(Settings):
-    """What is measured of a model on one thread: seconds, and the batch and texts they are of."""
+    """Seconds measured for a model on one thread, with the batch size and length of the texts."""
 
     update: float = Field(ge=0)
     predict: float = Field(ge=0)
@@ -83,17 +83,17 @@ class Speed(Settings):
 
 
 class Calibration(Settings):
-    """What was measured on one machine."""
+    """Measurements of one machine."""
 
     machine: str
     speeds: dict[str, Speed] = {}
-    """By the sizes of models."""
+    """Speeds by the size of the model."""
     tokens: dict[str, NonNegativeFloat] = {}
-    """Of a text, by task."""
+    """Mean tokens of a text, by task."""
 
 
 def measured_here(folder: Path) -> Calibration:
-    """What a folder says of this machine's speed: what was measured on others does not count."""
+    """Read this machine's measurements in a folder; those of other machines do not count."""
     with suppress(StoreError):  # a damaged one is measured again
         known = read_record(folder / paths.CALIBRATION, Calibration)
         if known.machine == machine():
@@ -110,7 +110,7 @@ def keep(folder: Path, found: Mapping[str, Any]) -> Calibration:
 
 
 def estimate(plan: Plan, measured: Calibration, threads: Mapping[str, int]) -> Estimate:
-    """From the calibration, corrected by the steps that are done."""
+    """Estimate a plan from the calibration, corrected by the steps that are done."""
     store, steps = Store(plan.file.folder), plan.steps.values()
     work = {step.name: _seconds(step, plan, measured) for step in steps}
     records = {s.name: r for s in steps if (r := store.record(s.name)) and r.state == "done"}
@@ -141,13 +141,13 @@ def on_cores(threads: int, seconds: float) -> float:
 
 
 def _busy(record: StepRecord) -> float:
-    """Seconds that a step would have taken with its cores to itself, and never stopped."""
+    """Return the seconds that a step would have taken with its cores to itself, never stopped."""
     used = record.seconds if record.processor is None else record.processor
     return max(1e-3, min(record.seconds, used))
 
 
 def _pace(records: Iterable[StepRecord]) -> float:
-    """How many times longer steps take than estimated; those that were stopped say nothing."""
+    """Return how many times longer steps take than estimated; stopped steps do not count."""
     slower = [record.seconds / _busy(record) for record in records]
     return median([1.0, *(each for each in slower if each < STOPPED)])
 
@@ -181,7 +181,7 @@ def urgency(plan: Plan, seconds: Mapping[str, float]) -> dict[str, float]:
 
 
 def _sort(step: Step) -> str:
-    """Steps of one sort are off by the same factor."""
+    """Return the sort of a step; steps of one sort are off by the same factor."""
     method = "" if step.kind == "plant" else " ".join(step.methods)
     return f"{step.kind} {method} {step.shape.width}"
 
@@ -189,7 +189,7 @@ def _sort(step: Step) -> str:
 def _factor(
     ratios: Mapping[str, list[float]], factors: Mapping[str, float], sorts: set[str]
 ) -> float:
-    """How far off finished steps were after correction; unseen sorts are as unsure as ever."""
+    """Return how far off finished steps were after correction; unseen sorts stay unsure."""
     off = [abs(math.log(r / factors[sort])) for sort, many in ratios.items() for r in many]
     if not off:
         return UNSURE
@@ -221,7 +221,7 @@ def _seconds(step: Step, plan: Plan, measured: Calibration) -> float:
 def sizes_of(
     shape: Shape, settings: RunSettings, examples: int, tokens: float, measured: Calibration
 ) -> Sizes:
-    """What a model and a task's training examples take, from what was measured."""
+    """Return the sizes of a model and a task's training examples from the measurements."""
     speed = measured.speeds[shape.name]
     read = min(tokens, settings.text.max_tokens)
     longer = 1.0 if shape.width < NARROW else read / speed.length
@@ -264,7 +264,7 @@ def _disk(step: Step) -> float:
 
 
 def _memory(step: Step) -> float:
-    """A process, the weights with gradients and two moments, and what a batch leaves behind."""
+    """Return the bytes of a process, of weights with gradients and two moments, and of a batch."""
     shape, settings = step.shape, step.spec.settings
     tokens = settings.finetune.batch_size * min(settings.text.max_tokens, 256)
     each = 20.0 * shape.parameters + 4.0 * 34 * tokens * shape.width * shape.depth

@@ -9,30 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memloc.errors import (
-    SettingsError,
-    StoreError,
-    counted,
-    lookup,
-)
+from memloc.errors import SettingsError, StoreError, counted, lookup
 from memloc.methods.registry import find_method
 from memloc.model.device import NARROW
 from memloc.progress import tell
 from memloc.run.records import few_in
 from memloc.store import paths
 from memloc.store.lock import STUDY, locked
-from memloc.study.estimate import (
-    Estimate,
-    estimate,
-    keep,
-    measured_here,
-    urgency,
-)
-from memloc.study.executors import (
-    Executor,
-    LocalExecutor,
-    RayExecutor,
-)
+from memloc.study.estimate import Estimate, estimate, keep, measured_here, urgency
+from memloc.study.executors import Executor, LocalExecutor, RayExecutor
 from memloc.study.inputs import few_sentence, noise_sentence
 from memloc.study.plan import Plan, Step, open_plan
 from memloc.study.records import Outcome, State, Store, finished, study_states
@@ -53,7 +38,7 @@ def open_study(
     on: str = "local",
     address: str | None = None,
 ) -> "Execution":
-    """Open a study to run it: what is done of it, and what the rest will cost.
+    """Open a study to run it, with the states of its steps and an estimate of their cost.
 
     Args:
         place: Folder of the study, or its plan.
@@ -81,7 +66,7 @@ def open_study(
 
 
 def page_of(study: "Execution") -> "Report | None":
-    """The report of a study, made anew if it is to have one and its file or a step is newer."""
+    """Return the report of a study; it is written anew if the study's file or a step is newer."""
     from memloc.reporting.page import read_report, write_report
 
     file, page = study.plan.file, paths.page(study.plan.file.folder)
@@ -109,7 +94,7 @@ def checked_jobs(jobs: int | None) -> int:
 
 
 def estimate_study(plan: Plan, jobs: int | None = None) -> Estimate:
-    """What each step will cost; measures this machine for some seconds where that is not done."""
+    """Estimate each step; this machine is measured for some seconds if that was not done."""
     threads = {s.name: threads_for(s, jobs or 1, cores()) for s in plan.steps.values()}
     measured = measured_here(plan.file.folder)
     if not {step.shape.name for step in plan.steps.values()} <= measured.speeds.keys():
@@ -158,7 +143,7 @@ def cores() -> int:
 
 
 def threads_for(step: Step, jobs: int, there: int) -> int:
-    """One for narrow models, which gain nothing from more; a fair share of the cores for others."""
+    """Return a step's threads: one for narrow models, a fair share of the cores for others."""
     if step.shape.width < NARROW:
         return 1
     return max(1, there // jobs)
@@ -166,7 +151,7 @@ def threads_for(step: Step, jobs: int, there: int) -> int:
 
 @dataclass
 class Execution:
-    """A study that is run: where, which of its steps, and how far it is, for those who watch."""
+    """A study that is run: its chosen steps, their states and the executor."""
 
     plan: Plan
     executor: Executor
@@ -182,7 +167,7 @@ class Execution:
     running: dict[str, float] = field(default_factory=dict)
     """Steps that are at work, and when they were first seen to be."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
-    """Of the steps that ended in this session."""
+    """Outcomes of the steps that ended in this session."""
     blocked: dict[str, str] = field(default_factory=dict)
     """Steps that cannot run, and the step that failed before."""
 
@@ -196,12 +181,12 @@ class Execution:
         return sum(self.states[name].name == state for name in self.chosen)
 
     def failed(self) -> dict[str, str]:
-        """The chosen steps that failed, and why."""
+        """Return the reasons of the chosen steps that failed."""
         states = {name: self.states[name] for name in sorted(self.chosen)}
         return {name: state.why for name, state in states.items() if state.name == "failed"}
 
     def expected(self, names: Iterable[str]) -> float:
-        """Seconds until these steps are done, as far as it is known."""
+        """Return the expected seconds until these steps are done."""
         now, left = time.time(), dict[str, float]()
         for name in names:
             spent = now - self.running.get(name, now)
@@ -243,7 +228,7 @@ class Execution:
         return self
 
     def _to_do(self) -> list[str]:
-        """The steps to be done, the most urgent first: those on which most depends.
+        """Return the steps to be done, those on which most depends first.
 
         Plants stay in the plan's order, so that what is finished of them is balanced at any time.
         """
@@ -267,13 +252,13 @@ class Execution:
                 yield attempt
 
     def _look(self) -> None:
-        """Note which of the submitted steps are at work."""
+        """Note the submitted steps that have begun."""
         for name, step in self.submitted.items():
             if name not in self.running and self.executor.is_at_work(step):
                 self.running[name] = time.time()
 
     def _attempt(self, step: Step) -> Step:
-        """The step with the name of this attempt and what it takes while it runs."""
+        """Return the step with a name for this attempt, its threads, memory and GPUs."""
         study, estimate = self.plan.file.study, self.estimate
         facts = {
             "home": str(self.executor.folder),
@@ -285,7 +270,7 @@ class Execution:
         return step.model_copy(update=facts)
 
     def _note(self, outcome: Outcome) -> Outcome:
-        """Keep how a step went, which may be better than how its process ended."""
+        """Keep the outcome of a step; it may be done although its process failed at the end."""
         name = outcome.step
         if outcome.reason:
             with suppress(StoreError):  # its process was ended in another step, perhaps

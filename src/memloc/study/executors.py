@@ -1,4 +1,4 @@
-"""Where steps run: in processes of this machine, or on a Ray cluster."""
+"""Runs steps in processes of this machine or on a Ray cluster."""
 
 import importlib
 import os
@@ -21,22 +21,22 @@ from memloc.study.plan import Step
 from memloc.study.records import Outcome, Store
 
 RETRIES = 3
-"""How often a step is given to another worker of a cluster when its own is lost."""
+"""Number of times that a step is given to another worker of a cluster when its own is lost."""
 
 
 @dataclass(frozen=True)
 class Child:
-    """The process of a step, and the pipe on which it tells what came out."""
+    """The process of a step, and the pipe on which it reports the outcome."""
 
     name: str
     threads: int
     pid: int
     pipe: int
     status: Callable[[], int]
-    """Waits for its end."""
+    """Waits for the end of the process and returns its status."""
 
     def outcome(self) -> Outcome:
-        """Wait for its end and say how the step went: what it told, or what its end tells."""
+        """Wait for the end of the process and return what it reported, or how it ended."""
         with os.fdopen(self.pipe, encoding="utf-8") as told:
             text = told.read()
         status = self.status()
@@ -51,7 +51,7 @@ class Child:
 
 
 class LocalExecutor:
-    """At most `jobs` steps at once, on no more threads in all than there are cores.
+    """Runs at most `jobs` steps at once, on no more threads in all than there are cores.
 
     Loading torch and transformers takes longer than a short step: this process loads them once,
     and each step runs in a copy of it. Where that is not safe, each is a fresh process.
@@ -77,7 +77,7 @@ class LocalExecutor:
                 importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
 
     def has_room(self, step: Step) -> bool:
-        """Whether there is a job and enough cores left; a step that needs all runs alone."""
+        """Return whether there is a job and enough cores left; a step that needs all runs alone."""
         running = [child.threads for child in self._children.values()]
         room = sum(running) + step.threads <= self.cores
         return len(running) < self.jobs and (not running or room)
@@ -100,16 +100,16 @@ class LocalExecutor:
         self._children[child.pipe] = child
 
     def is_at_work(self, step: Step) -> bool:
-        """Whether a step that was submitted has begun: here, all have."""
+        """Return whether a step that was submitted has begun: here, all have."""
         return any(child.name == step.name for child in self._children.values())
 
     def wait(self, seconds: float) -> list[Outcome]:
-        """The steps that ended, after at most so long."""
+        """Return the outcomes of the steps that ended, after at most this many seconds."""
         ready, _, _ = select.select([*self._children], [], [], seconds)
         return [self._children.pop(pipe).outcome() for pipe in ready]
 
     def stop(self) -> None:
-        """End whatever still runs, each step with all that it started."""
+        """End the steps that still run, each with all that it started."""
         for child in self._children.values():
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
@@ -119,7 +119,7 @@ class LocalExecutor:
 
 @cache
 def can_copy() -> bool:
-    """Whether a process can be copied safely after torch has computed something in it.
+    """Return whether a process can be copied safely after torch has computed something in it.
 
     A copy cannot use an accelerator, or compute gradients, once torch has found an accelerator.
     """
@@ -142,7 +142,7 @@ def _fork() -> int:
 
 @contextmanager
 def _in_copy(step: Step) -> Iterator[None]:
-    """Be the process of a step, a copy of its parent, which ends with the block.
+    """Be the process of a step, a copy of its parent; the process ends with the block.
 
     It leaves with `_exit`, so that nothing of its origin is run.
     """
@@ -220,7 +220,7 @@ class RayExecutor:
 
     @property
     def cores(self) -> int:
-        """Of all machines; after the end, those that there were."""
+        """Number of cores of all machines; after the end, the last known number."""
         if not self._ray.is_initialized():
             return self._before
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
@@ -228,15 +228,15 @@ class RayExecutor:
     jobs = cores
 
     def start(self) -> None:
-        """Nothing to do: the cluster is there."""
+        """Do nothing: the cluster is running."""
 
     def has_room(self, step: Step) -> bool:
-        """Ray queues what does not fit; a few more than fit keep every machine busy."""
+        """Say whether to submit a step: Ray queues some more than fit."""
         busy = sum(other.threads for other in self._running.values())
         return not busy or busy + step.threads <= 2 * self.cores
 
     def submit(self, step: Step) -> None:
-        """Have a step done somewhere."""
+        """Give a step to the cluster."""
         best = best_machine(self._ray.nodes(), step)
         options: dict[str, Any] = {
             "num_cpus": min(step.threads, max(1, int(best.get("CPU", 1)))),
@@ -249,7 +249,7 @@ class RayExecutor:
         self._running[reference] = step
 
     def wait(self, seconds: float) -> list[Outcome]:
-        """The steps that ended, after at most so long."""
+        """Return the outcomes of the steps that ended, after at most this many seconds."""
         if not self._running:
             time.sleep(seconds)
             return []
@@ -265,7 +265,7 @@ class RayExecutor:
             return Outcome(step=step.name, reason=in_words(error))
 
     def is_at_work(self, step: Step) -> bool:
-        """Whether a worker has begun a step; until then, Ray has it in its queue."""
+        """Return whether a worker has begun a step; until then, Ray has it in its queue."""
         return Store(self.folder).owner(step.name).startswith(step.token)
 
     def stop(self) -> None:
@@ -278,11 +278,11 @@ class RayExecutor:
 
 
 Executor = LocalExecutor | RayExecutor
-"""Where steps run: both can start, say whether they have room, submit, wait and stop."""
+"""An executor of steps: it can start, say whether it has room, submit, wait and stop."""
 
 
 def best_machine(nodes: Sequence[Mapping[str, Any]], step: Step) -> dict[str, float]:
-    """What one machine has, the best for a step: it must not wait for more than that."""
+    """Return the resources of the machine that suits a step best; more are never asked for."""
     there: list[dict[str, float]] = [node["Resources"] for node in nodes if node["Alive"]]
     wanted = {"GPU": step.gpus, "memory": step.memory, "CPU": step.threads}
     return max(

@@ -13,20 +13,9 @@ from typing import Any
 from memloc.data import hub
 from memloc.data.sources import DATA_VARIABLE
 from memloc.data.tasks import PAPER_TASKS, known_tasks
-from memloc.errors import (
-    MemlocError,
-    ModelError,
-    SettingsError,
-    in_words,
-    lookup,
-)
+from memloc.errors import MemlocError, ModelError, SettingsError, in_words, lookup
 from memloc.methods.registry import find_method
-from memloc.model.known import (
-    KNOWN,
-    TINY,
-    no_such_model,
-    source_of,
-)
+from memloc.model.known import KNOWN, TINY, no_such_model, source_of
 from memloc.run.records import few_in
 from memloc.run.spec import DataFile, RunSpec, TaskSpec
 from memloc.stats.answers import too_few
@@ -60,7 +49,7 @@ def check_names(file: StudyFile) -> None:
 
 
 def _check_data(file: StudyFile, name: str, own: DataFile) -> None:
-    """A file of one's own: there, under a free name, with one way to say which labels are wrong."""
+    """Refuse a user's file that is missing, has a taken name or does not mark its wrong labels."""
     given = [key for key in ("original", "flag", "flip") if getattr(own, key) is not None]
     if name in known_tasks():
         raise file.problem("data", name, what="a task has this name already: choose another.")
@@ -83,7 +72,7 @@ def _check_data(file: StudyFile, name: str, own: DataFile) -> None:
 
 
 def _check_model(file: StudyFile, folders: dict[str, str], name: str) -> None:
-    """Whether it is there; two models must not share a folder of runs."""
+    """Refuse a model that does not exist, or that would share a folder of runs with another."""
     path, depth = file.path_of(name), file.study.depth
     shape_of(path, depth)
     folder = paths.run_folder(Path(), "-", path, 1, depth).parts[1]
@@ -93,7 +82,7 @@ def _check_model(file: StudyFile, folders: dict[str, str], name: str) -> None:
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a model is."""
+    """The size of a model."""
 
     depth: int
     width: int
@@ -103,23 +92,23 @@ class Shape:
 
     @property
     def name(self) -> str:
-        """As a key of a JSON object."""
+        """The size as a key of a JSON object."""
         return f"{self.depth}x{self.width}"
 
     @property
     def parameters(self) -> int:
-        """Of blocks with attention and feed-forward of the usual proportions, and embeddings."""
+        """Number of parameters of blocks of the usual proportions, and of the embeddings."""
         return 12 * self.depth * self.width**2 + self.vocabulary * self.width
 
     @property
     def bytes(self) -> float:
-        """Of its weights in single precision."""
+        """Bytes of the weights in single precision."""
         return 4.0 * self.parameters
 
 
 @cache
 def shape_of(name: str, depth: int | None = None) -> Shape:
-    """From the model's configuration: embedded, in a folder, known by name, or on the hub."""
+    """Return the size of a model: embedded, in a folder, known by name, or on the hub."""
     known = {row.name: row for row in KNOWN if row.where == "hub"}
     if name in known and not Path(name).is_dir():
         whole = Shape(int(known[name].layers), int(known[name].width), 50_000)
@@ -133,7 +122,7 @@ def shape_of(name: str, depth: int | None = None) -> Shape:
 
 
 def config_of(name: str) -> Path:
-    """The configuration of a model: embedded, in a folder, or on the hub."""
+    """Return the configuration file of a model: embedded, in a folder, or on the hub."""
     source = Path(source_of(name))
     if source.is_dir():
         return source / "config.json"
@@ -151,7 +140,7 @@ SIZES = (
     ("hidden_size", "n_embd", "dim", "d_model"),
     ("vocab_size",),
 )
-"""What configurations call the number of layers, their width and the vocabulary."""
+"""Names that configurations have for the number of layers, their width and the vocabulary."""
 
 
 def _shape_in(name: str, path: Path) -> Shape:
@@ -172,13 +161,13 @@ def _shape_in(name: str, path: Path) -> Shape:
 
 
 def model_contents(name: str) -> str:
-    """Hash of the files of a model from a folder; empty where the name says everything."""
+    """Return the hash of a model's files; empty if the name says everything."""
     local = Path(name).expanduser()
     return "" if name in TINY or not local.is_dir() else hash_checkpoint(local)
 
 
 def data_folder(file: StudyFile) -> Path | None:
-    """The folder with the paper's tasks, if there is one."""
+    """Return the folder with the paper's tasks, if there is one."""
     given = file.study.data_folder
     named = file.path_of(given) if given else os.environ.get(DATA_VARIABLE)
     return Path(named).expanduser().resolve() if named else None
@@ -209,12 +198,12 @@ def check_files(file: StudyFile) -> None:
 
 
 def is_here(task: TaskSpec) -> bool:
-    """Whether a task can be read without fetching it from the hub."""
+    """Return whether a task can be read without fetching it from the hub."""
     return task.name.startswith("tiny-") or task.data is not None or task.folder is not None
 
 
 def noise_sentence(spec: RunSpec) -> str:
-    """How many labels of a run's task are wrong, and how that is known, without fetching it."""
+    """Say how many labels of a run's task are wrong and how that is known; nothing is fetched."""
     if is_here(spec.task):
         with suppress(MemlocError):  # the step that trains on it will say what is wrong
             return f"{spec.task.name}: {spec.load_task().labels.summary()}"

@@ -33,17 +33,10 @@ from memloc.study.config import (
     read_study,
     write_study,
 )
-from memloc.study.inputs import (
-    Shape,
-    check_files,
-    check_names,
-    model_contents,
-    shape_of,
-    task_spec,
-)
+from memloc.study.inputs import Shape, check_files, check_names, model_contents, shape_of, task_spec
 
 KINDS = ("train", "localise", "analyse", "plant")
-"""In the order in which a study needs them."""
+"""Kinds of steps in the order in which a study needs them."""
 Kind = Literal["train", "localise", "analyse", "plant"]
 Methods = Mapping[str, Method]
 """Methods by name, with their settings."""
@@ -61,11 +54,11 @@ class Step(Settings):
     shape: Shape
     """Size of the model."""
     products: dict[str, dict[str, Any]]
-    """What decides each thing that it makes, by the name of the thing."""
+    """Everything that decides each product of the step, by the name of the product."""
     removes: dict[str, tuple[str, ...]] = {}
     """Files and folders to remove when what decides a product has changed, by product."""
     outputs: tuple[str, ...]
-    """Files and folders, in the study's folder, that are there when it is done."""
+    """Files and folders in the study's folder that exist when the step is done."""
     weights: tuple[str, ...] = ()
     """Weights to train."""
     methods: dict[str, dict[str, Any]] = {}
@@ -75,7 +68,7 @@ class Step(Settings):
     needs: str = ""
     """Name of the step that trains the run."""
     reads: str = ""
-    """Cache key of what it reads of that step."""
+    """Cache key of the products that this step reads from it."""
     verdict: VerdictSettings = VerdictSettings()
     force: bool = False
     """Whether methods also look at a run that did not memorise its labels."""
@@ -86,12 +79,12 @@ class Step(Settings):
     """Name of this attempt: a process whose step has another token by now ends itself."""
     threads: int = 1
     memory: int = 0
-    """Bytes that it takes while it runs."""
+    """Bytes of memory that the step takes while it runs."""
     gpus: float = 0.0
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that decides it, as it reads back from a record, for people to compare."""
+        """Everything that decides the step, as it reads back from a record."""
         made = {name: value for own in self.products.values() for name, value in own.items()}
         as_read: dict[str, Any] = json.loads(json.dumps(made))
         return as_read
@@ -108,7 +101,7 @@ class Step(Settings):
 
     @property
     def allowed(self) -> dict[str, Any]:
-        """Settings that decide whether it may be done, and nothing of what comes out."""
+        """Settings that decide whether the step may be done, and nothing of its results."""
         if self.kind not in {"localise", "analyse"}:
             return {}
         return {"force": self.force, **_flat("verdict", self.verdict)}
@@ -120,16 +113,16 @@ class Step(Settings):
 
     @cached_property
     def identity(self) -> str:
-        """Cache key of what decides it, and of what it reads."""
+        """Cache key of everything that decides the step, and of everything that it reads."""
         version = find_method(self.method).version if self.method else 1
         return key(Maker(self.kind, version), {"products": self.keys, "inputs": self.reads})
 
     def made(self, names: Iterable[str]) -> str:
-        """Cache key of some of its products."""
+        """Return a cache key of some products of the step."""
         return key(Maker(self.kind, 1), {name: self.keys[name] for name in names})
 
     def methods_with_settings(self) -> list[Method]:
-        """The methods as objects."""
+        """Return the methods as objects."""
         return [find_method(name).model_validate(own) for name, own in self.methods.items()]
 
 
@@ -143,7 +136,7 @@ class Plan:
     """Runs that were made before, by their folders in the study's folder."""
 
     def chosen(self, only: Sequence[str]) -> set[str]:
-        """The steps that the words name, and all that these need; no words: every step.
+        """Return the steps that the words name, with all that these need; every step without words.
 
         The words of one text must all fit a step; several texts are alternatives.
         """
@@ -160,20 +153,20 @@ class Plan:
 
 
 def _fits(name: str, words: Sequence[str]) -> bool:
-    """Whether each word is one of those in a step's name, or a beginning of the name."""
+    """Return whether each word is a part of a step's name, or the name begins with it."""
     there = name.split("/")
     return all(w in there or name == w or name.startswith(f"{w.rstrip('/')}/") for w in words)
 
 
 def open_plan(place: str | Path) -> Plan:
-    """The steps of the study in a folder, whose files of one's own can be read."""
+    """Plan the study in a folder, after a check that the user's files can be read."""
     plan = make_plan(read_study(place))
     check_files(plan.file)
     return plan
 
 
 def make_plan(file: StudyFile) -> Plan:
-    """Every step that a study consists of."""
+    """Plan every step of a study."""
     check_names(file)
     there = runs_there(file)
     return Plan(file, {step.name: step for step in _Planner(file).steps(there)}, there)
@@ -197,7 +190,7 @@ def control_plan(out: Path, study: Mapping[str, Any], block: Mapping[str, Any]) 
 
 
 def _found(model: str) -> str:
-    """A folder by its whole path: in a study's file, paths are from the study's folder."""
+    """Return a folder as a whole path, since paths in a study's file are relative to that file."""
     path = Path(model).expanduser()
     return str(path.resolve()) if path.is_dir() else model
 
@@ -207,7 +200,7 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def runs_there(file: StudyFile) -> dict[str, Run]:
-    """Runs that are in the study's folder already, as `memloc adopt` makes them, by folder."""
+    """Open the runs that are in the study's folder already, such as adopted ones, by folder."""
     found: dict[str, Run] = {}
     home = file.folder.resolve()
     for i, place in enumerate(file.study.runs):
@@ -261,7 +254,7 @@ class _Planner:
             yield from self._plants(self.study.control)
 
     def intended(self) -> dict[str, tuple[RunSpec, Methods]]:
-        """Every run that is to be trained, by folder, and the methods that look at it."""
+        """Return every run that is to be trained, by folder, with the methods that look at it."""
         runs: dict[str, tuple[RunSpec, Methods]] = {}
         for number, part in enumerate(self.study.parts):
             names = (*part.methods, *part.analyses)
@@ -282,7 +275,7 @@ class _Planner:
         return {folder: asked for folder, asked in runs.items() if asked[1] or is_alone}
 
     def _spec(self, task: str, model: str, seed: int, protocol: Protocol) -> tuple[RunSpec, str]:
-        """A run, and the folder where `memloc train` would put it."""
+        """Return a run's spec and the folder where `memloc train` would put the run."""
         path, depth = self.file.path_of(model), self.study.depth
         spec = RunSpec(
             model=path,
@@ -322,7 +315,7 @@ class _Planner:
         )
 
     def _look(self, spec: RunSpec, folder: str, method: Method, made: Step | Run) -> Step:
-        """A method on a run that a step trains, or on one that was there, known by its contents."""
+        """Return the step of a method on a run that a step trains, or that was made before."""
         path, name = paths.result(Path(folder), method.name), method.name
         settings, step = _flat(name, method), made if isinstance(made, Step) else None
         if isinstance(made, Run):
@@ -412,13 +405,13 @@ class _Planner:
 
 
 def weights_for(methods: Methods) -> tuple[str, ...]:
-    """The weights that methods look at, and the final ones."""
+    """Return the final weights and those that the methods look at."""
     needed = {"final", *(w for method in methods.values() for w in (*method.needs, *method.uses))}
     return tuple(name for name in WEIGHTS if name in needed)
 
 
 def _conflict(spec: RunSpec, methods: Methods, other: RunSpec, others: Methods) -> str:
-    """The first setting in which two blocks that ask for the same run differ, with both values."""
+    """Name the first setting in which two parts that ask for one run differ."""
     one, two = spec.settings.flat(), other.settings.flat()
     for name in methods.keys() & others.keys():
         one |= _flat(name, methods[name])
@@ -428,12 +421,12 @@ def _conflict(spec: RunSpec, methods: Methods, other: RunSpec, others: Methods) 
 
 
 def _flat(name: str, settings: Settings) -> dict[str, Any]:
-    """Settings of a group under their dotted names."""
+    """Return the settings of a group under their dotted names."""
     return {f"{name}.{key}": value for key, value in settings.flat().items()}
 
 
 def planted_windows(block: ControlBlock, depth: int, protocol: Protocol) -> list[str]:
-    """The plants that a block asks for in a model of this depth; each makes a run of its own."""
+    """Return the plants that a study asks for in a model of this depth, one for each run."""
     found = [named_plant(text) for text in block.windows]
     found += [window for width in block.every for window in every_window(depth, width)]
     for plant in found:

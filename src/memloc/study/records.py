@@ -1,4 +1,4 @@
-"""What is known of a study's steps on disk: done, stale, failed, begun; whole or absent."""
+"""Keeps the records of a study's steps on disk: begun, done, stale or failed."""
 
 import os
 import socket
@@ -18,26 +18,21 @@ from memloc.settings import Settings, read_record
 from memloc.store import paths
 from memloc.store.files import drafts_in, is_draft, remove
 from memloc.store.identity import hash_files
-from memloc.store.lock import (
-    RUN,
-    is_free,
-    locked,
-    who_runs,
-)
+from memloc.store.lock import RUN, is_free, locked, who_runs
 from memloc.store.records import read_json, versions, write_json
 from memloc.study.plan import Plan, Step
 
 
 @dataclass(frozen=True)
 class State:
-    """How a step stands: `done`, `missing`, `stale` or `failed`, and why."""
+    """The state of a step (`done`, `missing`, `stale` or `failed`) and the reason."""
 
     name: str
     why: str = ""
 
 
 class StepRecord(Settings):
-    """What is known of a step that was begun; how long it took and the like, once it is done."""
+    """The record of a step that was begun, with its cost once it is done."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -62,7 +57,7 @@ class StepRecord(Settings):
 
 
 NEEDED = {"begun": (), "done": ("seconds", "peak_mb"), "failed": ("reason",)}
-"""What a record has to say, by its state."""
+"""Fields that a record must have, by its state."""
 
 
 class Store:
@@ -72,15 +67,15 @@ class Store:
         self.folder = Path(folder)
 
     def record_path(self, name: str) -> Path:
-        """Where a step's record is kept."""
+        """Return the file of a step's record."""
         return self.folder / paths.STEPS / f"{name}.json"
 
     def log_path(self, name: str) -> Path:
-        """Where a step's output is kept."""
+        """Return the file of a step's output."""
         return self.folder / paths.LOGS / f"{name}.log"
 
     def record(self, name: str) -> StepRecord | None:
-        """What is known of a step, if it was ever begun."""
+        """Return the record of a step, None if it was never begun."""
         path = self.record_path(name)
         if not path.is_file():
             return None
@@ -94,7 +89,7 @@ class Store:
         return record
 
     def begin(self, step: Step, token: str) -> None:
-        """Make a step this process's: what older settings left is removed, its record says so."""
+        """Note that a step is this process's, and remove what older settings made."""
         record, path = self.record(step.name), self.record_path(step.name)
         if record is not None and record.identity != step.identity:
             # A process that the step was taken from sees the token and ends.
@@ -119,7 +114,7 @@ class Store:
                 remove(draft)
 
     def owner(self, name: str) -> str:
-        """The token of the process that a step belongs to; empty: nobody's."""
+        """Return the token of the process that has a step, an empty one if none has it."""
         with suppress(StoreError):
             record = self.record(name)
             return "" if record is None else record.token
@@ -143,7 +138,7 @@ class Store:
             Result.read(about.parent)
 
     def _runs(self, step: Step) -> list[Path]:
-        """The folders of the runs that a step makes."""
+        """Return the folders of the runs that a step makes."""
         places = [self.folder / place for place in step.folders]
         return [place for place in places if (place / paths.RUN).is_file()]
 
@@ -182,7 +177,7 @@ class Store:
         return self._done(step, record)
 
     def _done(self, step: Step, record: StepRecord) -> State:
-        """Of a step that was done: whether what it left is still there, and as it was."""
+        """Return the state of a step that was done: its files must be there and unchanged."""
         if [path for path in step.outputs if not (self.folder / path).exists()]:
             return self._checked(step)
         now = self._results(step)
@@ -198,7 +193,7 @@ class Store:
         return State("done")
 
     def _results(self, step: Step) -> dict[str, str]:
-        """What a step's results are, by contents: another command may write into their folders."""
+        """Return hashes of a step's results: another command may write into their folders."""
         about = [path for path in step.outputs if Path(path).name == paths.ABOUT]
         return {path: hash_files([self.folder / path]) for path in about}
 
@@ -214,7 +209,7 @@ class Store:
         write_json(self.record_path(step.name), {**about, **facts})
 
     def _clear(self, step: Step, record: StepRecord) -> None:
-        """Remove what other settings or inputs made; the record stays until the new one is there.
+        """Remove files made by other settings or inputs; the record stays until the new one exists.
 
         Where only some products of a step changed, what the others left is kept.
         """
@@ -226,20 +221,20 @@ class Store:
                 self._take_away(self.folder / path)
 
     def _take_away(self, path: Path) -> None:
-        """Remove what no other process is at work on."""
+        """Remove a file or folder, unless another process has the lock of its run."""
         run = self._run_of(path)
         with nullcontext() if run is None else locked(run, RUN):
             remove(path)
 
     def _run_of(self, path: Path) -> Path | None:
-        """The folder of the run that a path is, or is in."""
+        """Return the folder of the run that a path is, or is in."""
         within = [path, *path.parents][: len(path.relative_to(self.folder).parts)]
         begun = (p for p in within if (p / paths.RUN).is_file() or who_runs(p, RUN) is not None)
         return next(begun, None)
 
 
 class Outcome(Settings):
-    """How a step went; an empty reason means success."""
+    """The outcome of a step; an empty reason means success."""
 
     step: str
     reason: str = ""

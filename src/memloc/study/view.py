@@ -1,4 +1,4 @@
-"""How people see a study: its plan, how far it is, and how it ended."""
+"""Shows a study: its plan, its progress and its end."""
 
 import os
 import socket
@@ -14,12 +14,7 @@ from memloc.errors import StoreError, counted, lookup
 from memloc.progress import duration, plain, say
 from memloc.store.lock import STUDY, who_runs
 from memloc.study.estimate import around, disk_sentences, size
-from memloc.study.execute import (
-    Execution,
-    Watcher,
-    cores,
-    few_sentences,
-)
+from memloc.study.execute import Execution, Watcher, cores, few_sentences
 from memloc.study.plan import KINDS, open_plan
 from memloc.study.records import Outcome, Store, study_states
 
@@ -32,7 +27,7 @@ STATES = ("done", "missing", "stale", "failed")
 
 
 def plan_rows(study: Execution) -> list[dict[str, Any]]:
-    """One row per kind of step: how many there are, how they stand, what the rest costs."""
+    """Return one row per kind of step: the number in each state, and what the rest costs."""
     rows, estimate = [], study.estimate
     for kind in KINDS:
         names = [s.name for s in study.plan.steps.values() if s.kind == kind]
@@ -72,7 +67,7 @@ def plan_sentences(study: Execution) -> list[str]:
 
 
 def _load_sentences(study: Execution) -> list[str]:
-    """Whether other programs are at work, so that steps take longer than estimated."""
+    """Say whether other programs are at work, so that steps take longer than estimated."""
     load, there = 0.0, cores()
     with suppress(OSError):  # not every system says it
         load = os.getloadavg()[0]
@@ -85,7 +80,7 @@ def _load_sentences(study: Execution) -> list[str]:
 
 
 def step_rows(study: Execution) -> list[dict[str, Any]]:
-    """One row per step."""
+    """Return one row per step."""
     return [
         {
             "step": step.name,
@@ -128,7 +123,7 @@ def shown() -> Iterator[Watcher]:
 
 
 def live_table(study: Execution) -> "Table":
-    """One row per kind of step, below it the steps that run or failed; above it the time left."""
+    """Return a table with the time left, then each kind of step with those that run or failed."""
     from rich.table import Table
 
     table = Table(
@@ -170,7 +165,7 @@ def _line(study: Execution, ended: Outcome) -> str:
 
 
 def end_sentences(study: Execution) -> list[str]:
-    """What was done, how long each stage took and how good the estimate was, what failed."""
+    """Say what was done and how long it took, how good the estimate was, and what failed."""
     done = {n: o.seconds for n, o in study.outcomes.items() if not o.reason}
     lines = []
     for kind in KINDS:
@@ -205,7 +200,7 @@ def failures(study: Execution) -> list[str]:
 
 
 def _reasons(failed: Mapping[str, str]) -> list[str]:
-    """Each reason once: all that looks at a run that did not memorise fails for the same one."""
+    """Name each reason once, as several steps may fail for the same one."""
     steps = defaultdict[str, list[str]](list)
     for name, why in failed.items():
         steps[why].append(name)
@@ -226,7 +221,7 @@ def end_record(study: Execution) -> dict[str, Any]:
 
 
 def study_status(place: str | Path) -> dict[str, Any]:
-    """How a study stands, and what the process that runs it says, if there is one."""
+    """Return the state of a study, with the facts that the process that runs it reports."""
     plan = open_plan(place)
     store, states = Store(plan.file.folder), study_states(plan)
     counts = Counter(state.name for state in states.values())
