@@ -271,15 +271,18 @@ LEAST = 0.97
 """Control at which the kinds are compared."""
 
 
-def write_page() -> None:
-    """Write the tables of the page from what was kept."""
+def page_tables() -> dict[str, str]:
+    """Return the tables of the page, by the names of their marks, from what was kept."""
     plants, nulls, runs = (
         pd.read_csv(KEPT / f"{name}.csv") for name in ("plants", "nulls", "comparison")
     )
-    put("plants", markdown(plants_table(plants)), PAGE)
-    put("nulls", markdown(nulls_table(plants, nulls)), PAGE)
-    put("steps", markdown(steps_table(runs)), PAGE)
-    put("kinds", markdown(kinds_table(runs)), PAGE)
+    tables = {
+        "plants": plants_table(plants),
+        "nulls": nulls_table(plants, nulls),
+        "steps": steps_table(runs),
+        "kinds": kinds_table(runs),
+    }
+    return {name: markdown(table) for name, table in tables.items()}
 
 
 def _group(planted: str) -> str:
@@ -390,8 +393,10 @@ def main() -> None:
     options = parser.parse_args()
     memloc.quiet()
     if options.part == "page":
-        return write_page()
-    return run_part(options.part, options.folder)
+        for name, text in page_tables().items():
+            put(name, text, PAGE)
+    else:
+        run_part(options.part, options.folder)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,29 @@
+"""The page of texts says what was measured."""
+
+import pandas as pd
+import pytest
+
+from studies.texts import LEAST, PAGE, STEPS, _at_least, _mass, page_tables, wanted_plants
+
+
+def test_the_page_has_the_tables_of_what_is_kept():
+    page = PAGE.read_text(encoding="utf-8")
+    for name, text in page_tables().items():
+        assert f"<!-- {name}: begin -->\n{text}<!-- {name}: end -->" in page
+    assert len(page.splitlines()) <= 120
+
+
+def test_the_centre_at_equal_control_is_between_two_donors():
+    above, below = LEAST + 0.01, LEAST - 0.03
+    control, centre = [1.0, above, below, 0.5], [4.0, 5.0, 9.0, 6.0]
+    row = {f"control_{s:g}": value for s, value in zip(STEPS, control, strict=True)}
+    row |= {f"centre_{s:g}": value for s, value in zip(STEPS, centre, strict=True)}
+    assert _at_least(pd.Series(row)) == pytest.approx(6)
+    high = row | {f"control_{s:g}": 1.0 for s in STEPS}
+    assert _at_least(pd.Series(high)) == 6  # that of the reference itself
+
+
+def test_mass_is_of_positive_weights_and_no_plant_is_wanted_twice():
+    assert _mass([0.5, -1.0, 1.5], [2]) == 0.75
+    plants = [tuple(key.values()) for key in wanted_plants()]
+    assert len(plants) == len({*plants}) >= 30
