@@ -5,13 +5,12 @@ in studies/tables/planted and writes the tables of the page; without a study, th
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 from typing import ClassVar
 
-import numpy as np
 import pandas as pd
 
 from memloc.methods.registry import exactness
@@ -21,13 +20,12 @@ from memloc.stats.calibration import over_plants
 from memloc.stats.depth import centres_of_gravity
 from memloc.stats.planted import (
     MEASURES,
-    auroc,
     mean_scores,
     null_claims,
     plant_scores,
 )
-from memloc.stats.windows import planted_layers, read_plant
-from studies.kept import Kept, plants_with
+from memloc.stats.windows import planted_layers
+from studies.kept import Kept
 from studies.pages import DOCS, LINE, STORED, put
 
 PAGE = DOCS / "explanation" / "planted.md"
@@ -43,7 +41,6 @@ PAPER = {
     ("probing", 2): 0.48,
 }
 """accuracy@k by method, as in the paper."""
-GROUPED = ["task", "model", "example", "group", "first_share"]
 
 
 @dataclass(frozen=True)
@@ -55,46 +52,24 @@ class Planted(Kept):
     layers: pd.DataFrame
     answers: pd.DataFrame
     plants: pd.DataFrame
-    groups: pd.DataFrame
-    """Of plants with two groups of examples: each example's share in the first group's layers."""
 
     @classmethod
     def of(cls, studies: Sequence[Path]) -> "Planted":
         """From finished studies."""
         found = [load_results(study) for study in studies]
-        groups = [part for study in studies for part in group_shares(study)]
         return cls(
             pd.concat([each.control_layers for each in found]),
             pd.concat([each.control_answers for each in found]),
             pd.concat([each.plants for each in found]),
-            pd.concat([pd.DataFrame(columns=GROUPED), *groups]),
         )
-
-
-def group_shares(study: Path) -> Iterator[pd.DataFrame]:
-    """Of each plant with two groups: how much of each example is in the first group's layers."""
-    for run, folder in plants_with(study, "example_shares"):
-        assert run.plant is not None
-        groups = read_plant(run.plant.planted)
-        if len(groups) == 2:
-            shares = pd.read_parquet(folder / "example_shares.parquet")
-            wide = shares.pivot_table("share", "example", "layer", aggfunc="sum")
-            one, both = (
-                wide.clip(lower=0)[[layer + 1 for layer in layers]].sum(axis=1)
-                for layers in (groups[0].layers, [*groups[0].layers, *groups[1].layers])
-            )
-            names = {"task": run.record.task.name, "model": run.model_name}
-            own = {"group": run.planted_groups[wide.index.to_numpy()], "first_share": one / both}
-            yield pd.DataFrame({**names, "example": wide.index, **own})
 
 
 def page_tables(found: Planted) -> dict[str, str]:
     """The tables of each part of the page."""
-    is_apart = found.layers["planted"].str.contains("[+/]")
+    is_apart = found.layers["planted"].str.contains("+", regex=False)
     windows = plant_scores(found.layers[~is_apart], KS)
     apart = plant_scores(found.layers[is_apart], KS)
     nulls = null_claims(found.layers[~is_apart])
-    kinds = np.where(apart["planted"].str.contains("/"), "two groups", "layers 2 and 9")
     parts = {
         "windows": [
             _beside_the_paper(methods_table(windows)),
@@ -102,20 +77,18 @@ def page_tables(found: Planted) -> dict[str, str]:
         ],
         "sharpness": [_by(windows, "planted", _mass), _centres(found.layers[~is_apart])],
         "nulls": [_claims(nulls), _undone(nulls), _answers(found.answers)],
-        "apart": [
-            methods_table(apart.assign(planted=kinds), ["planted", "method"]),
-            groups_table(found.groups),
-        ],
+        "apart": [methods_table(apart)],
     }
     texts = {name: "\n".join(map(markdown, tables)) for name, tables in parts.items()}
-    is_apart = found.plants["planted"].str.contains("[+/]")
+    is_apart = found.plants["planted"].str.contains("+", regex=False)
     said = {"windows": found.plants[~is_apart], "apart": found.plants[is_apart]}
     return texts | {name: f"{memorised(part)}\n\n{texts[name]}" for name, part in said.items()}
 
 
 def files(found: Planted) -> dict[str, str]:
     """Return the tables to download, by the names of their files: accuracy@1 / accuracy@2."""
-    windows = plant_scores(found.layers[~found.layers["planted"].str.contains("[+/]")], KS)
+    is_apart = found.layers["planted"].str.contains("+", regex=False)
+    windows = plant_scores(found.layers[~is_apart], KS)
     return {
         f"windows_{name}.csv": _by(windows, name, _accuracies).to_csv(index=False)
         for name in ("task", "model")
@@ -226,7 +199,7 @@ def _undone(nulls: pd.DataFrame) -> pd.DataFrame:
 
 def _answers(answers: pd.DataFrame) -> pd.DataFrame:
     """What answers say of plants in windows and of nulls."""
-    judged = answers[~answers["planted"].str.contains("[+/]")]
+    judged = answers[~answers["planted"].str.contains("+", regex=False)]
     found = _sorted(over_plants(judged[judged["method"].map(exactness) > 0]))
     rows = found.assign(
         **{
@@ -239,24 +212,6 @@ def _answers(answers: pd.DataFrame) -> pd.DataFrame:
 
 
 RIGHT = ["right", "right_low", "right_high"]
-
-
-def groups_table(groups: pd.DataFrame) -> pd.DataFrame:
-    """How well single examples' shares tell two groups apart that have layers of their own."""
-    rows = []
-    for key, part in groups.groupby(["task", "model"]):
-        first, is_first = part["first_share"].to_numpy(), (part["group"] == 0).to_numpy()
-        own = np.where(is_first, first, 1 - first)
-        low, high = np.quantile(own, [0.025, 0.975])
-        found = auroc(first, np.flatnonzero(is_first).tolist())
-        right = f"{(own > 0.5).mean():.0%}"
-        rows.append(
-            [*key, str(len(part)), f"{found:.2f}", right, _with_ends(own.mean(), low, high)]
-        )
-    return pd.DataFrame(
-        rows,
-        columns=["task", "model", "examples", "AUROC", "right group", "share in the own layers"],
-    )
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from studies.control import PAGE, Planted, files, groups_table, memorised, page_tables
+from studies.control import PAGE, Planted, files, memorised, page_tables
 
 
 def test_the_page_has_the_tables_of_what_is_kept():
@@ -11,14 +11,6 @@ def test_the_page_has_the_tables_of_what_is_kept():
         assert f"<!-- {name}: begin -->\n{text}<!-- {name}: end -->" in page
     for name, text in files(Planted.kept()).items():
         assert (PAGE.with_suffix("") / name).read_text(encoding="utf-8") == text
-
-
-def test_groups_are_told_apart_by_the_share_in_their_own_layers():
-    # One of four examples has more in the other group's layers: of the four pairs, three are right.
-    shares = {"group": [0, 0, 1, 1], "first_share": [0.9, 0.6, 0.1, 0.7]}
-    (row,) = groups_table(pd.DataFrame({"task": "t", "model": "m", **shares})).to_dict("records")
-    assert (row["examples"], row["AUROC"], row["right group"]) == ("4", "0.75", "75%")
-    assert row["share in the own layers"].startswith("0.68 [")
 
 
 def test_plants_that_did_not_memorise_are_named():
