@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,15 +21,18 @@ from memloc.reporting.figures import save_spec
 from memloc.reporting.results import load_results
 from memloc.reporting.tables import markdown
 from memloc.stats.board import best_trivial, by_kind, by_method
+from memloc.stats.planted import plant_scores
 from memloc.stats.windows import PLANT_KINDS, split_kind
 from memloc.store import paths
 from memloc.study.board import RECIPES, cost
 from studies.control import memorised
 from studies.kept import Kept, plants_with
-from studies.pages import DOCS, IMAGES, STORED, put
+from studies.pages import DOCS, IMAGES, LINE, STORED, put
 
 PAGE = DOCS / "explanation" / "control.md"
 PICTURE = IMAGES / "board.svg"
+KEPT = 0.9
+"""Share of clean labels that mixtures must keep on average for shares to be trusted here."""
 FIRST = ("shares", "swapping", "gradients")
 """memloc's and the paper's methods, in the order of the tables; peers and baselines follow."""
 
@@ -183,12 +187,28 @@ def checks_table(board: Board) -> pd.DataFrame:
     return means.map("{:.2f}".format).rename(columns=titles).reset_index()
 
 
+def trusted(board: Board) -> str:
+    """Say how much weight shares put on planted layers where mixtures keep clean labels."""
+    scores = plant_scores(board.layers[board.layers["method"] == "shares"], (1,))
+    found = scores.merge(board.checks, on=["task", "model", "planted"])
+    parts = []
+    for kept, rows in found.groupby(found["control"] >= KEPT):
+        masses = rows["planted_mass"]
+        least, median = f"{masses.min():.2f}", f"{masses.median():.2f}"
+        some = f"{len(rows)} of {len(found)} plants"
+        where = f"keep at least {KEPT:g} of the clean labels" if kept else "keep fewer"
+        parts.append(f"{some} {where}; the least mass of shares is {least}, the median {median}")
+    said = "".join(f"{part}. " for part in reversed(parts))
+    return fill(said.strip(), LINE, break_on_hyphens=False)
+
+
 def parts(board: Board) -> dict[str, str]:
     """The generated parts of the page."""
     nulls = int(board.plants["null"].sum())
     said = f"{memorised(board.plants)} Nulls: {nulls}."
     return {
         "board": f"{said}\n\n{markdown(table(board))}",
+        "trusted": f"{trusted(board)}\n",
         "checks": markdown(checks_table(board)),
     }
 
