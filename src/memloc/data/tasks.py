@@ -17,7 +17,7 @@ class TaskSpec(Settings):
     description: str
     label_names: tuple[str, ...]
     train_size: str
-    """Training examples as the paper prints them."""
+    """Number of training examples, as the paper prints it."""
     held_out: str | None
     """The split that is halved into validation and test; None: 20 % of the only split."""
     columns: tuple[str, ...] = ("text",)
@@ -43,7 +43,7 @@ class HubSource(Settings):
     config: str | None = None
     """Named configuration, on branches that describe their configurations."""
     subfolder: str | None = None
-    """Folder of the configuration on a Parquet branch, which describes none."""
+    """Folder of the configuration on the hub's Parquet branch, which names none."""
     revision: str = "main"
     rows: Literal["all", "listed labels", "single topic"] = "all"
     """Rows of the hub that belong to the task; local folders hold the right rows already."""

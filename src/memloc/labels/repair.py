@@ -72,7 +72,7 @@ from memloc.store.records import write_json
 
 MAKER = Maker("repair", 1)
 Layers = tuple[int, ...] | None
-"""Layers that change, from 0; None: not blocks."""
+"""Layers, counted from 0, that a repair changes; None if it changes no block."""
 BACKWARD = 3
 """Passes of a block in an update: forwards, and about two backwards."""
 

@@ -29,8 +29,8 @@ WAYS = {"layers": LAYERS, "retrain": RETRAINED}
 """Ways that write a repaired checkpoint, by the name of the setting."""
 Judgement = Literal["removed", "hidden", "still there", "cannot tell"]
 FAR_BELOW = 0.5
-"""Updates to relearn, relative to the yardsticks', below which labels are not removed; where this
-is within the margin, it cannot be told."""
+"""Share of the yardsticks' updates: labels that are relearnt in fewer are not removed. If the
+margin includes this share, the verdict is `cannot tell`."""
 
 
 class RepairSettings(Settings):
@@ -222,7 +222,7 @@ def figure(found: Repaired) -> dict[str, Any]:
 
 
 def _worded(said: str) -> str:
-    """What is said of labels, in words for texts."""
+    """Words for texts, by the words that sentences have for labels."""
     for of_labels, of_texts in _texts()["of_texts"].items():
         said = said.replace(of_labels, of_texts)
     return said

@@ -128,7 +128,7 @@ def example_layers(results: "Results") -> pd.DataFrame:
 
 WINDOWS = "share of windows with the layer that revert the example"
 SHARES = "share of the layer in the label"
-"""Meaning of a cell for methods that share the label out."""
+"""Meanings of a cell of the figure: for methods by windows, and for methods by shares."""
 
 
 def example_weights(wrong: BoolArray, known: Sequence[range]) -> FloatArray:

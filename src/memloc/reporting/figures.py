@@ -1,7 +1,7 @@
 """Draws figures, each with its words, table and chart in one of five shapes, and writes them.
 
 `figures.yaml` describes each. Its `Look` says which columns are drawn and what axes are called;
-colours and orders are style's.
+colours and orders are in `style`.
 """
 
 import json
@@ -34,7 +34,7 @@ QUANTITY = "{quantity}"
 DATA = "drawn"
 """Name of a chart's table in its specification."""
 WIDTH = 90
-"""Characters of a line below the title of a file."""
+"""Number of characters per line below the title of a file."""
 
 
 class Look(Settings):
@@ -62,7 +62,7 @@ class Look(Settings):
     tallest: int | None = None
     """Largest height of all rows, which are lower if there are many."""
     intervals: tuple[str, ...] = ("low", "high")
-    """Lower and upper ends; of points those along x, then those along y; empty: none."""
+    """Columns of lower and upper ends (of points, along x, then along y); empty for none."""
     rules: tuple[str, str] | None = None
     """Ends of a second interval of curves, drawn as a rule."""
     chance: str | None = None

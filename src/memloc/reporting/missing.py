@@ -150,7 +150,7 @@ class _Study:
         return known[part].format(**{**values, **named})
 
     def _can_train(self, part: str, row: Mapping[Any, Any], run: Run) -> bool:
-        """Return whether the command can be written: only a study's file knows own columns."""
+        """Return whether a command can train the run: own data need a study's file or a record."""
         if part == "train" and (self.has_file or run.record.command):
             return True
         return part == "post_processing" or row["category"] != OWN

@@ -100,8 +100,8 @@ def agreement(table: pd.DataFrame) -> pd.DataFrame:
 def window_matrices(table: pd.DataFrame) -> pd.DataFrame:
     """Return the mean error of windows by their width and by the layers in them.
 
-    The error is divided by that of all layers where the layer weights are; mean over seeds, with
-    what holds the seeds' Wilson intervals.
+    Errors are divided by the error of all layers if layer weights are. They are means over seeds,
+    with the outermost ends of the seeds' Wilson intervals.
     """
     keys = ["task", "model", "method", "seed"]
     parts = {key: _cells(part) for key, part in table.groupby(keys, sort=False)}

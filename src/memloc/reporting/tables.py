@@ -206,7 +206,7 @@ def mcog(tidy: pd.DataFrame) -> pd.DataFrame:
 def events(tidy: pd.DataFrame) -> pd.DataFrame:
     """Average events over seeds; never counts as the layer after the last.
 
-    What never happens in some seeds, or where classes cannot be told apart, is said.
+    The text says in how many seeds an event never happens or its classes are not separable.
     """
     counted, keys = counted_events(tidy), [*POINT, "event"]
     found = over_seeds(counted, keys, "layer")

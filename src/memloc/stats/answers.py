@@ -311,7 +311,7 @@ def describe(places: Places) -> str:
     """Say which layers hold half of the labels and what one half of the layers holds.
 
     "Layers 1 and 2 hold half of the memorised labels; the first six hold 88 % [85, 90]." With a
-    name and the word that is at most thirty words.
+    name and the word, the sentence has at most thirty words.
     """
     labels = "the memorised labels"
     if places.undone < FULL:

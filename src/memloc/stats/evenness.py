@@ -19,7 +19,7 @@ MARGIN = 0.5
 """Share of the layers below whose effective number memory is concentrated."""
 RESAMPLES = 9999
 TAIL = 100
-"""Largest resampled values that the tail of a distribution is fitted to."""
+"""Number of the largest resampled values to which the tail of a distribution is fitted."""
 AT_ONCE = 1_000_000
 """Numbers of a resample drawn at once, 8 MB of them."""
 NEAR = 1e-9
@@ -64,7 +64,7 @@ def effective_layers(shares: FloatArray) -> EffectiveLayers:
 
 
 def overlap(shares: FloatArray) -> float:
-    """Return what two different examples have in the same layers; 1/L for even shares.
+    """Return the overlap of different examples, their shares in the same layers; 1/L if even.
 
     Σ φ_e·φ_f / Σ u_e u_f over all e ≠ f, where φ_e is the row of an example and u_e its sum. Pairs
     of different examples are used because the mean profile of few examples always looks uneven.
