@@ -81,8 +81,18 @@ class TaskRow:
 
 def known_tasks() -> dict[str, TaskRow]:
     """Return all names that `load_task` knows: embedded, the twelve, and binary variants."""
-    rows = [_row(task, "embedded") for task in EMBEDDED_TASKS.values()]
-    rows += [_row(task, task.hub.repository, domain=task.domain) for task in PAPER_TASKS.values()]
+    known = [(task, "embedded") for task in EMBEDDED_TASKS.values()]
+    known += [(task, task.hub.repository) for task in PAPER_TASKS.values()]
+    shared = ("name", "category", "description", "train_size", "label_names")
+    rows = [
+        TaskRow(
+            **{name: getattr(task, name) for name in shared},
+            n_classes=len(task.label_names),
+            source=source,
+            domain=getattr(task, "domain", ""),
+        )
+        for task, source in known
+    ]
     rows += [
         replace(
             row,
@@ -96,16 +106,3 @@ def known_tasks() -> dict[str, TaskRow]:
         if row.n_classes > 2
     ]
     return {row.name: row for row in rows}
-
-
-def _row(task: TaskSpec, source: str, domain: str = "") -> TaskRow:
-    return TaskRow(
-        task.name,
-        task.category,
-        task.description,
-        task.train_size,
-        len(task.label_names),
-        task.label_names,
-        source,
-        domain,
-    )

@@ -59,17 +59,14 @@ def judge(chances: FloatArray, labels: IntArray) -> Judged:
     given = chances[np.arange(len(labels)), labels]
     random = random_errors(chances, labels)
     is_random = random[0] > CLEARLY
-    by_class = not is_random and not has_rare_class(labels, chances.shape[1])
+    smallest = np.bincount(labels, minlength=chances.shape[1]).min()
+    has_rare_class = smallest < len(labels) / chances.shape[1] / 2  # half of an even share
+    by_class = bool(not is_random and not has_rare_class)
     order = np.argsort(-doubt if by_class else given, kind="stable")
     wrong = label_issues(chances, labels)
     if is_random:
         wrong[order[round(random[0]) :]] = False
     return Judged(doubt, order, wrong, chances.argmax(1), by_class, random)
-
-
-def has_rare_class(labels: IntArray, n_classes: int) -> bool:
-    """Return whether the smallest class has less than half of an even share of the examples."""
-    return bool(np.bincount(labels, minlength=n_classes).min() < len(labels) / n_classes / 2)
 
 
 def usual(chances: FloatArray, labels: IntArray) -> FloatArray:

@@ -222,7 +222,7 @@ def figure(found: Repaired) -> dict[str, Any]:
 
 
 def _worded(said: str) -> str:
-    """Words for texts, by the words that sentences have for labels."""
+    """Replace what a sentence says of labels by the words for texts."""
     for of_labels, of_texts in _texts()["of_texts"].items():
         said = said.replace(of_labels, of_texts)
     return said

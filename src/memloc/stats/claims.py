@@ -297,12 +297,9 @@ def binarisation(depth: pd.DataFrame, settings: AgreementSettings = SETTINGS) ->
             ends = t_ends(values.to_numpy(np.float64), list(tasks))
             found |= Interval(values.mean(), *ends).named(f"mean_{name}")
         rows.append({"measure": measure, **found})
-    means = [*_with_ends("mean_difference"), *_with_ends("mean_absolute")]
+    names = ("mean_difference", "mean_absolute")
+    means = [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
     return _table(rows, settings, ["measure"], [*MARKS, *means])
-
-
-def _with_ends(name: str) -> list[str]:
-    return [name, f"{name}_low", f"{name}_high"]
 
 
 def methods_of(depth: pd.DataFrame, measure: str) -> str:
