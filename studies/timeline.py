@@ -3,15 +3,15 @@
 `python -m studies.timeline --out FOLDER PART …` runs the parts `staged`, `sublayers`, `hard` and
 `donors` (default: all). Each plant or run is one row of a table in `studies/tables/timeline`; rows
 that are there are not made again, and weights are deleted once their row is written. Plants have
-six layers and the runs of `donors` eight, so that all subsets of layers are cheap.
-The tables of docs/explanation/games.md and docs/guides/timeline.md are written from these rows;
-without `--out`, nothing else is done.
+five layers and the runs of `donors` eight, so that all subsets of layers are cheap.
+The tables of docs/guides/timeline.md are written from the rows that are there; without `--out`,
+nothing else is done.
 """
 
 import argparse
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from memloc.model.predict import predict
 from memloc.reporting.tables import markdown
 from memloc.run.folder import Run
 from memloc.run.plant import make_null
-from memloc.stats.subsets import LEAST_KEPT
 from memloc.stats.windows import read_plant
 from memloc.store import paths
 from memloc.store.files import whole_file
@@ -55,7 +54,7 @@ WITH_NULL = STAGED[:3]
 NEEDED = 0.9
 """Share of the noisy labels that a plant must memorise to be used."""
 SUBLAYERS = ("mlp:2-3", "attention:2-3", "mlp:4-5", "attention:4-5")
-HARD = ("equal mlp:3-4", "equal attention:3-4", "equal 1-2", "equal 4-5")
+HARD = ("equal mlp:3-4", "equal attention:3-4")
 EASY = {
     "control.auxiliary_examples": 32,
     "control.tries": 2,
@@ -91,7 +90,7 @@ def _of_null(run: Run) -> Row:
 
 
 def parts(model: str, planted: str, folder: Path) -> Row:
-    """Plant in layers or in parts of them, and look for them with a near and with a far donor."""
+    """Plant in attention or MLPs and look for the part by shares of sublayers."""
     changes = {**EASY, "control.epochs": 30, "control.learning_rate": 1e-3}
     run = memloc.plant(
         model,
@@ -102,37 +101,21 @@ def parts(model: str, planted: str, folder: Path) -> Row:
         options=PLANTED,
         settings=changes,
     )
-    row: Row = {"noisy_learnt": run.status.final.noisy}  # type: ignore[union-attr]
-    return row | {
-        f"{donor}_{name}": value
-        for donor in ("reference", "pretrained")
-        for name, value in _mass(run, planted, donor).items()
-    }
-
-
-def _mass(run: Run, planted: str, donor: str) -> Row:
-    """How much of what is undone by a donor is in the planted layers or parts."""
+    game = Shares(units="sublayers", subsets="sampled", clean_examples=12, standard_error=0.03)
+    table = game.run(run)
+    units = table["units"]
+    held = units[units["value"] == "labels"].set_index("unit")["share"].clip(lower=0)
     (group,) = read_plant(planted)
-    units = "sublayers" if group.part else "layers"
-    try:
-        way = "sampled" if group.part else "exact"
-        game = Shares(units=units, donor=donor, clean_examples=12, subsets=way, standard_error=0.03)
-        table = game.run(run)
-    except memloc.MemlocError as error:  # nothing is undone
-        return {"failed": str(error)}
-    name, shares = ("unit", table["units"]) if group.part else ("layer", table["shares"])
-    held = shares[shares["value"] == "labels"].set_index(name)["share"].clip(lower=0)
-    own = [f"{group.part} {i + 1}" if group.part else i + 1 for i in group.layers]
+    own = [f"{group.part} {layer + 1}" for layer in group.layers]
+    of_kind = [name for name in held.index if name.startswith(group.part)]
     top = held.sort_values(ascending=False).index[: len(own)]
-    row = {
+    return {
+        "noisy_learnt": run.status.final.noisy,  # type: ignore[union-attr]
         "control": table.about["control"]["kept"],
         "mass": held[own].sum() / held.sum(),
+        "right_kind": held[of_kind].sum() / held.sum(),
         "found": len({*top} & {*own}),
     }
-    if group.part:
-        of_kind = [unit for unit in held.index if unit.startswith(group.part)]
-        row["right_kind"] = held[of_kind].sum() / held.sum()
-    return row
 
 
 def donors(model: str, task: str, folder: Path) -> Row:
@@ -244,66 +227,36 @@ def read(part: str) -> pd.DataFrame:
 def memorised(part: str) -> pd.DataFrame:
     """Read the plants of a part that memorised enough of their labels."""
     plants = read(part)
-    return plants[plants["noisy_learnt"] >= NEEDED]
+    return plants[plants["noisy_learnt"] >= NEEDED] if len(plants) else plants
 
 
 def rates() -> pd.DataFrame:
     """Sum up the plants: in how many of those that memorised what was found is right."""
-    staged, sublayers, hard = (memorised(part) for part in ("staged", "sublayers", "hard"))
-    hard = hard[hard["what"].str.contains(":")]
-    nulls = staged.dropna(subset=["null_p_epoch"])
-    both = staged[["near_1", "near_2"]].to_numpy().ravel()
-    asked: list[tuple[str, str, pd.Series]] = [
-        ("staged", "both layers of both groups", (staged[["found_1", "found_2"]] == 2).all(axis=1)),
-        ("staged", "epoch within one checkpoint", (staged[["off_1", "off_2"]] <= 1).all(axis=1)),
-        ("staged", "in the map within one", (staged[["map_1", "map_2"]] <= 1).all(axis=1)),
-        ("staged", "groups in the right order", staged["epoch_1"] < staged["epoch_2"]),
-        ("nulls", "no difference claimed", (nulls.filter(regex="null_p") >= ALPHA).all(axis=1)),
-        ("nulls", "no early donor offered", ~(nulls["null_gap"] >= LEAST_GAP)),
-    ]
-    for name, table in (("easy", sublayers), ("hard", hard)):
-        asked += [
-            (f"{name} sublayers", "mass ≥ .9", table["reference_mass"] >= 0.9),
-            (f"{name} sublayers", "right kind ≥ .9", table["reference_right_kind"] >= 0.9),
-            (f"{name} sublayers", "both parts first", table["reference_found"] == 2),
-        ]
-    rows = [
-        {"plants": plants, "asked": what, "n": len(right), "right": f"{right.mean():.0%}"}
-        for plants, what, right in asked
-    ]
-    near = {"plants": "staged", "asked": "examples within one checkpoint", "n": len(both)}
-    return pd.DataFrame([*rows, {**near, "right": f"{both.mean():.0%}"}])
+    rows: list[Row] = []
 
+    def add(plants: str, asked: dict[str, Any]) -> None:
+        for what, right in asked.items():
+            n, share = len(right), f"{np.mean(right):.0%}"
+            rows.append({"plants": plants, "asked": what, "of": n, "right": share})
 
-def points() -> pd.DataFrame:
-    """Control and mass of every plant and donor: one row each."""
-    staged = memorised("staged")
-    mass = staged[["mass_1", "mass_2"]].mean(axis=1)
-    found = staged[["found_1", "found_2"]].min(axis=1)
-    rows = [pd.DataFrame({"control": staged["control"], "mass": mass, "found": found})]
-    for part, donor in product(("sublayers", "hard"), ("reference", "pretrained")):
-        table = memorised(part).filter(like=f"{donor}_")
-        rows.append(table.rename(columns=lambda name: name.removeprefix(f"{donor}_")))  # noqa: B023
-    return pd.concat(rows)[["control", "mass", "found"]].dropna()
-
-
-def bar() -> pd.DataFrame:
-    """Mass in the planted units by control: why the bar of the control stands where it stands."""
-    each = points()
-    ends = [0, 0.4, 0.5, 0.6, LEAST_KEPT, 0.9, 1.001]
-    rows = []
-    for low, high in pairwise(ends):
-        some = each[(each["control"] >= low) & (each["control"] < high)]
-        rows.append(
-            {
-                "clean labels kept": f"{low:.2g} to {min(1, high):.2g}",
-                "answers": len(some),
-                "median mass": f"{some['mass'].median():.2f}",
-                "least mass": f"{some['mass'].min():.2f}",
-                "mass ≥ .5": f"{(some['mass'] >= 0.5).mean():.0%}",
-                "right units first": f"{(some['found'] == 2).mean():.0%}",
-            }
-        )
+    if len(staged := memorised("staged")):
+        asked = {
+            "both layers of both groups first": staged[["found_1", "found_2"]] == 2,
+            "epochs of both groups within one checkpoint": staged[["off_1", "off_2"]] <= 1,
+            "both in the map within one checkpoint": staged[["map_1", "map_2"]] <= 1,
+        }
+        add("staged", {what: right.all(axis=1) for what, right in asked.items()})
+        add("staged", {"groups in the right order": staged["epoch_1"] < staged["epoch_2"]})
+        nulls = staged.reindex(columns=["null_p_epoch", "null_p_centre", "null_gap"]).dropna()
+        if len(nulls):
+            no_claim = (nulls.drop(columns="null_gap") >= ALPHA).all(axis=1)
+            add("nulls", {"no difference claimed": no_claim})
+            add("nulls", {"no early donor offered": nulls["null_gap"] < LEAST_GAP})
+    for part, name in (("sublayers", "easy parts"), ("hard", "hard parts")):
+        if len(found := memorised(part)):
+            add(name, {"mass at least .9": found["mass"] >= 0.9})
+            add(name, {"right kind at least .9": found["right_kind"] >= 0.9})
+            add(name, {"both parts first": found["found"] == 2})
     return pd.DataFrame(rows)
 
 
@@ -345,7 +298,6 @@ def main() -> None:
     if given.out:
         for part in given.parts:
             make(given.out, part)
-    put("bar", markdown(bar()), DOCS / "explanation" / "games.md")
     put("rates", markdown(rates()), GUIDE)
     put("donors", markdown(compared()), GUIDE)
 

@@ -30,7 +30,7 @@ Kind = Literal["localiser", "analysis"]
 
 @dataclass(frozen=True)
 class Sizes:
-    """What decides how long a method takes: the data, the model and the machine."""
+    """The sizes that decide how long a method takes: of data, model and machine."""
 
     examples: float
     noisy: float
@@ -64,7 +64,7 @@ class Method(Settings, ABC, metaclass=_Checked):
     """Anything that looks at a run and leaves tables; its settings are its fields."""
 
     name: ClassVar[str]
-    """What it is called by, in commands, study files and tables."""
+    """Name of the method in commands, study files and tables."""
     kind: ClassVar[Kind] = "localiser"
     """A localiser weighs layers; an analysis leaves other tables."""
     needs: ClassVar[tuple[str, ...]]
@@ -95,7 +95,7 @@ class Method(Settings, ABC, metaclass=_Checked):
     The answer to a study is that of the most exact method.
     """
     report: ClassVar[Mapping[str, Any]] = {}
-    """What the report knows of it, by the names below; our own methods keep it in a YAML file.
+    """Facts of the method for the report, by the names below; our own are in a YAML file.
 
     `columns` of the tables that it shows, `figures` and `tables` (described as in
     `reporting/assets`), `rows` (by figure: a function of its table that returns what is drawn),
@@ -115,7 +115,7 @@ class Method(Settings, ABC, metaclass=_Checked):
         """
 
     def found(self, run: Run) -> Result:
-        """What `run` gives, as a result."""
+        """Return what `run` gives as a result."""
         made = self.run(run)
         if isinstance(made, Result):
             return made
@@ -150,7 +150,7 @@ Named: TypeAlias = str | Method | type[Method]
 
 
 def _scores(method: str, made: Tables | Weights, depth: int) -> Result:
-    """What a localiser gave, as a result."""
+    """Return what a localiser gave as a result."""
     tables = made if isinstance(made, Mapping) else {"layers": as_table({"weight": made})}
     layers = tables.get("layers", as_table({"weight": []}))
     if len(layers) != depth:

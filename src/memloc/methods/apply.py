@@ -35,7 +35,7 @@ from memloc.store.records import as_path
 
 @dataclass(frozen=True, repr=False)
 class Found(Plotted):
-    """What methods found in a run: results by name, and why a method could not run."""
+    """The results of methods on one run, by name, and why a method could not run."""
 
     results: dict[str, Result]
     folder: Path

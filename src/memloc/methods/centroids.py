@@ -118,7 +118,7 @@ class Centroids(Method):
         self.variants(run)
 
     def variants(self, run: Run) -> dict[str, range | None]:
-        """What is looked at, by name: the final weights, and windows of layers swapped in."""
+        """Return the models to look at by name: the final weights, with and without windows."""
         found: dict[str, range | None] = {PLAIN: None}
         half = run.depth // 2
         if half and run.has("reference"):

@@ -122,7 +122,7 @@ def end_to_end(lengths: IntArray, most: int) -> list[IntArray]:
     """Texts in groups of at most `most` tokens, or of one: each goes where least is left over."""
     groups: list[list[int]] = []
     left: list[tuple[int, int]] = []
-    """What still fits, and the group's number; sorted."""
+    """Return what still fits, and the group's number; sorted."""
     for row in np.argsort(-lengths, kind="stable").tolist():
         length = int(lengths[row])
         place = bisect_left(left, (length, 0))

@@ -101,7 +101,7 @@ class Generalisation(Method):
 
 @dataclass(frozen=True)
 class Half:
-    """What one model says of every example."""
+    """The answers of one model to every example."""
 
     trained: BoolArray
     """(examples,): whether it was trained on it."""

@@ -44,7 +44,7 @@ MOST_HELD = 128
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is counted of each example in each mixture."""
+    """The values that are counted for each example in each mixture."""
 
     names: tuple[str, ...]
     """Names of the values, in the order in which `count` returns them."""

@@ -51,7 +51,7 @@ class Positions:
     """(pairs, 2): clean examples of a and of b."""
 
     def remarks(self, names: Sequence[str]) -> list[str]:
-        """What is odd about the data, a sentence each; layers are counted like the vectors'."""
+        """Return what is odd about the data, a sentence each; layers as of the vectors."""
         every = len(names) * (len(names) - 1)
         some = (
             f"Only the {len(self.pairs):,} of {every:,} pairs of classes with a noisy example are "
@@ -224,7 +224,7 @@ def _check(noisy: NoisyLabels, n_clean: IntArray) -> None:
 
 
 def _remarks(found: Positions, index: int) -> list[str]:
-    """What is odd about a pair of classes."""
+    """Return what is odd about a pair of classes."""
     n_clean, same = found.n_clean[index], found.coincide[index]
     if (n_clean == 0).any():
         return ["a class without clean examples has no centroid, so there is no line"]

@@ -30,7 +30,7 @@ ROWS_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class Target:
-    """What probes predict, and how they are scored."""
+    """Labels that probes predict, and how the probes are scored."""
 
     labels: IntArray
     """(examples,), or (seeds, examples) where each probe seed has its own."""
@@ -43,7 +43,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Probes:
-    """What the probes of one target say of their test examples, each at its best epoch.
+    """The answers of one target's probes to their test examples, each at its best epoch.
 
     That is the first of those with the best F1 on validation examples; where all have 0, the last.
     """
@@ -239,7 +239,7 @@ class _Learner:
         self.best_f1 = np.maximum(self.best_f1, f1)
 
     def test(self, rows: IntArray, last: int) -> Probes:
-        """What the probes of the best epochs say; without one above 0, those of the last."""
+        """Return the answers of the best epochs; without one above 0, those of the last."""
         self._keep(self.best_epoch == 0, last)
         truth, predicted = self._labels_of(rows), self._predict(self.best, rows)
         f1 = f1_scores(truth, predicted, self.target)
@@ -309,7 +309,7 @@ class Perceptrons:
             mine[which] = theirs[which]
 
     def _forward(self, inputs: Tensor) -> list[Tensor]:
-        """What every layer gives, before GELU."""
+        """Return what every layer gives, before GELU."""
         given: list[Tensor] = []
         for weight, bias in zip(self._weights[::2], self._weights[1::2], strict=True):
             entering = functional.gelu(given[-1]) if given else inputs

@@ -78,7 +78,7 @@ class Probing(Method, ProbeSettings):
         return np.concatenate([vectors, first[:, 1:]], axis=1)
 
     def targets(self, run: Run) -> "dict[str, Target]":
-        """What probes learn: which examples are noisy, and the same dealt out anew (chance)."""
+        """Labels that probes learn: which examples are noisy, and the same dealt out anew."""
         from memloc.methods.probes import Target, shuffled
 
         is_noisy = run.noisy.is_noisy

@@ -76,7 +76,7 @@ class Outcomes:
 
     @property
     def lost(self) -> BoolArray:
-        """What windows lose, (examples, windows): a label never learnt cannot be lost."""
+        """Labels that windows lose, (examples, windows): one never learnt cannot be lost."""
         return self.wrong & ~self.missed[:, np.newaxis]
 
     @property
@@ -162,7 +162,7 @@ class Result(Plotted):
 
     @property
     def remarks(self) -> list[str]:
-        """What is unusual about the data, one sentence each."""
+        """Sentences on what is unusual about the data."""
         return list(self.about.get("remarks", []))
 
     @property
@@ -317,7 +317,7 @@ def can_mix(about: Mapping[str, Any]) -> bool:
 
 
 def origin(method: str, table: str, about: Mapping[str, Any]) -> dict[str, Any]:
-    """What a table's file says of itself, so that no other one is taken for it."""
+    """Return what a table's file says of itself, so that no other one is taken for it."""
     return {"method": method, "table": table, "key": about.get("key", "")}
 
 
@@ -335,7 +335,7 @@ def stored_table(folder: Path, record: Mapping[str, Any], table: str) -> Any:
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """What was written about a result: `method`, the names of its `tables`, and `about`."""
+    """Return what was written about a result: `method`, names of its `tables`, and `about`."""
     record = read_json(folder / paths.ABOUT)
     kinds = {"method": str, "tables": list, "about": dict}
     whole = all(isinstance(record.get(name), kind) for name, kind in kinds.items())

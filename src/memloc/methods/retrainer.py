@@ -46,7 +46,7 @@ class WindowOutcome:
 
 @dataclass(frozen=True)
 class Setup:
-    """What all windows share."""
+    """The material that all windows share."""
 
     final: Classifier
     """The final model; windows are retrained in copies of it."""

@@ -37,7 +37,6 @@ from memloc.stats.subsets import (
     sampled_values,
     shapley_values,
     smallest_sets,
-    subset_sizes,
     units_of,
 )
 from memloc.store.records import as_table
@@ -128,11 +127,6 @@ class Every(Plan):
     def n_values(self) -> int:
         """Number of subsets, which may be more than a sequence can have."""
         return int(2**self.n_units)
-
-    @property
-    def sizes(self) -> IntArray:
-        """Number of units of each subset."""
-        return subset_sizes(self.n_units)
 
     @property
     def layers(self) -> int:

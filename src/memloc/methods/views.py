@@ -32,7 +32,7 @@ def shares(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
 
 
 def alone(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
-    """What single layers do alone: means over seeds, with ends that hold the seeds' intervals."""
+    """Effects of single layers: means over seeds, with ends that hold the seeds' intervals."""
     import pandas as pd
 
     known = table.dropna(subset=list(words["what"]))
@@ -74,7 +74,7 @@ def positions(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
 
 
 def timeline(table: Table) -> Table:
-    """What each layer learnt up to each epoch, mean over seeds with the same kept epochs."""
+    """Return what layers learnt by epoch, mean over seeds with the same kept epochs."""
     keys = [*CASE, "examples", "after", "epoch", "layer"]
     how = dict.fromkeys(("share", "noisy_accuracy", "clean_accuracy"), "mean")
     how |= {"low": "min", "high": "max"}

@@ -147,11 +147,14 @@ class _Taken:
         attention |= self._norms_of_attention(by_id, behind[behind.index(end) + 1 :], end)
         kind = {i: ATTENTION if i in attention else MLP for i in order}
         found: dict[str, list[nn.Parameter]] = {ATTENTION: [], MLP: []}
+        seen: set[int] = set()
         for module, path in self._with_path():
             owner = next((kind[id(m)] for m in reversed(path) if id(m) in kind), None)
             if owner is None:
                 raise self._cannot()
-            found[owner] += [p for p in module.parameters(recurse=False) if p not in _Seen(found)]
+            own = [p for p in module.parameters(recurse=False) if id(p) not in seen]
+            seen |= {id(p) for p in own}
+            found[owner] += own
         if not all(found.values()):
             raise self._cannot()
         return found
@@ -230,16 +233,6 @@ class _Taken:
             f"Layer {self.index + 1} of {type(self.stack.model).__name__} cannot be taken apart "
             "into attention and MLP: use layers, or name the parameters of your own units."
         )
-
-
-class _Seen:
-    """Whether a parameter is among those that were shared out, by identity."""
-
-    def __init__(self, found: Mapping[str, list[nn.Parameter]]) -> None:
-        self.ids = {id(p) for parameters in found.values() for p in parameters}
-
-    def __contains__(self, parameter: nn.Parameter) -> bool:
-        return id(parameter) in self.ids
 
 
 @contextmanager
