@@ -5,7 +5,7 @@
 
 The rules, written before any result, are in `tables/evidence/study.yaml`, and for models of the
 paper's size (`--study wide`) in `tables/wide/study.yaml`. A run passes the stages `layers` (shares,
-swapping, gradients, centroids), `time` (the timeline, the early donor, attention and MLP),
+swapping, gradients, centroids, the early donor, attention and MLP), `time` (the timeline),
 `probes`, `scaled` (the probes of standardised vectors) and `retraining`. Rows of a finished stage
 are in `tables/STUDY/STAGE`, and a stage whose rows are there is never computed again, so any
 machine continues the study. WORK holds the weights of runs with stages left; they are deleted with
@@ -158,10 +158,7 @@ def compute(study: Registered, piece: Piece, work: Path) -> None:
     if results.runs["noisy_accuracy"].isna().any():
         raise SystemExit(f"{folder} was not trained: see `memloc logs {work}`.")
     found = costs(work, folder.relative_to(work).as_posix())
-    shares = paths.result(folder, Shares.name)
-    if piece.stage == "layers" and shares.is_dir():
-        _add_shares(study, piece, "reference", Result.read(shares))
-    if piece.stage == "time" and results.runs["memorised"].all():
+    if piece.stage == "layers" and results.runs["memorised"].all():
         found = pd.concat([found, _further(study, run, piece)])
     study.add("costs", piece, found)
     keep(results, study.folder / piece.stage)
@@ -176,6 +173,8 @@ def compute(study: Registered, piece: Piece, work: Path) -> None:
 def _further(study: Registered, run: Run, piece: Piece) -> pd.DataFrame:
     """Compare the early donor with the reference, and split the layers; return the cost."""
     spent = []
+    reference = Result.read(paths.result(run.folder, Shares.name))
+    _add_shares(study, piece, "reference", reference)
     best = early_donor(run)
     if best is not None:
         start = time.process_time()

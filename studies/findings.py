@@ -1,15 +1,18 @@
 """Compares our studies with the paper's findings: `python -m studies.findings`.
 
 Writes the short tables and the figures of docs/explanation/findings.md, and the long tables as CSV
-files beside it. The numbers come from studies/tables: `twelve` is the real encoder, `small` the
-embedded suite. Numbers of the paper are those of its text, or read off its figures.
+files beside it. The numbers come from studies/tables: `evidence` is the real encoder with exact
+shares and a draw of noise per seed, `twelve` the same encoder with one draw and by the paper's
+measures, and `small` the embedded suite. Numbers of the paper are those of its text, or read off
+its figures.
 """
 
 import shutil
-from collections.abc import Hashable, Mapping
-from itertools import starmap
+from collections.abc import Callable, Hashable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import fill
 from typing import Any
 
 import pandas as pd
@@ -17,11 +20,12 @@ import pandas as pd
 from memloc.reporting.derived import layers_to_undo
 from memloc.reporting.figures import write_figures
 from memloc.reporting.results import Results
-from memloc.reporting.tables import cell, markdown
+from memloc.reporting.tables import markdown
 from memloc.stats import claims
-from studies.answers import BY_SHARES, answers
+from studies import exact, first
+from studies.answers import BY_PAPER, answers
 from studies.crossings import RULES, crossings
-from studies.pages import DOCS, IMAGES, STORED, put
+from studies.pages import DOCS, IMAGES, LINE, STORED, put
 from studies.stored import kept
 
 PAGE = DOCS / "explanation" / "findings.md"
@@ -32,8 +36,9 @@ COST = KEPT / "cost.csv"
 PICTURES = {
     "twelve-events.svg": ("events", {"source": "centroids", "models": "all-models"}),
     "twelve-depth.svg": ("generalisation", {"measure": "crossing", "against": "generalisation"}),
+    "evidence-shares.svg": ("shares", {"value": "labels"}),
 }
-"""Figures of the report, each with what is chosen in it."""
+"""Figures of the report by file, whose name begins with the study; each with what is chosen."""
 RUN, POINT = ["task", "model", "seed"], ["task", "model"]
 WIDTHS = "7 to 10"
 """Layers that undo memorisation, read off the means over windows in Figure 3."""
@@ -102,17 +107,17 @@ def main() -> None:
         (FILES / name).parent.mkdir(parents=True, exist_ok=True)
         (FILES / name).write_text(text, encoding="utf-8")
     for file, (name, choice) in PICTURES.items():
-        draw(kept(KEPT), name, choice, IMAGES / file)
+        draw(results_of_studies()[file.split("-")[0]], name, choice, IMAGES / file)
 
 
 def from_kept() -> dict[str, str]:
     """What stands on the page, by the names of its marks."""
-    real, small = _studies().values()
+    studies = results_of_studies()
     return {
-        "answers": _opening(real),
-        "retried": _retried(real),
-        "scaled": _scaled(real),
-        "small-answers": written(BY_SHARES, answers(small)[BY_SHARES]),
+        "answers": markdown(answers(studies["twelve"])[BY_PAPER]),
+        "learning": markdown(first.learning(studies["twelve"])),
+        "early": markdown(first.by_generalisation(studies["twelve"])),
+        **exact.texts(studies["evidence"], studies["twelve"]),
         "downloads": downloads(),
     }
 
@@ -121,63 +126,63 @@ def files() -> dict[str, str]:
     """The contents of the files to download, by their names in the folder beside the page."""
     return {
         f"{study}/{name}.csv": table.to_csv(index=False, float_format="%.4g")
-        for study, found in _studies().items()
-        for name, (_, table) in tables(found).items()
-    } | {"twelve/cost.csv": COST.read_text(encoding="utf-8")}
+        for study, named in _tables().items()
+        for name, table in named.items()
+    }
+
+
+def _tables() -> dict[str, dict[str, pd.DataFrame]]:
+    """Return the tables of each study by their names."""
+    studies = results_of_studies()
+    found = {study: tables(results) for study, results in studies.items()}
+    real = studies["twelve"]
+    more = {"cost": pd.read_csv(COST), "retried": _retried(real), "scaled": _scaled(real)}
+    found["twelve"] |= {**more, "probed": noise_read(_probed(real))}
+    found["evidence"] = exact.files(studies["evidence"])
+    return found
 
 
 def downloads() -> str:
-    """One row per table, with a link to the file of each study that has it."""
-    studies = {study: tables(found) for study, found in _studies().items()}
-    titles = {name: title for part in studies.values() for name, (title, _) in part.items()}
-    rows = [
-        {"table": title}
-        | {
-            study: f"[csv]({FILES.name}/{study}/{name}.csv)" if name in part else "–"
-            for study, part in studies.items()
-        }
-        for name, title in titles.items()
-    ]
-    return markdown(pd.DataFrame(rows))
+    """Return links to the tables of each study."""
+    lines = []
+    for study, named in _tables().items():
+        links = (f"[{name}]({FILES.name}/{study}/{name}.csv)" for name in named)
+        text = f"- `{study}`: {' '.join(links)}"
+        lines.append(fill(text, LINE, subsequent_indent="  ", break_long_words=False))
+    return "\n".join(lines) + "\n"
 
 
-def _studies() -> dict[str, Results]:
-    """The real encoder's study and that of the embedded suite."""
-    return {folder.name: kept(folder) for folder in (KEPT, SMALL)}
+@cache
+def results_of_studies() -> dict[str, Results]:
+    """The real encoder's two studies and that of the embedded suite."""
+    found = {folder.name: kept(folder) for folder in (KEPT, SMALL)}
+    return {"evidence": exact.evidence(found["twelve"].generalisation), **found}
 
 
-def _opening(found: Results) -> str:
-    """The paper's findings, one row each."""
-    return "\n".join(starmap(written, answers(found).items()))
-
-
-def _retried(real: Results) -> str:
+def _retried(real: Results) -> pd.DataFrame:
     """Trainings that were repeated without success."""
-    table = other_settings(kept(RETRIED).runs, real.runs).drop(columns="model")
-    return written("Repeated at twice the rate, in vain", table.map(cell).astype(str))
+    return other_settings(kept(RETRIED).runs, real.runs).drop(columns="model")
 
 
-def _scaled(real: Results) -> str:
-    """What probes answer and read if vectors are standardised, beside the same runs as they are."""
+def _probed(real: Results) -> dict[str, Results]:
+    """The runs that were probed in two ways, with the vectors as they are and standardised."""
     scaled = kept(SCALED)
     runs = scaled.runs[[*RUN]]
     tables = {name: getattr(real, name) for name in (*PROBES, "noise_probes")}
     same = real.with_tables(**{n: t.merge(runs, on=RUN) for n, t in tables.items()})
-    found = {
-        "as they are": same,
-        "standardised": with_probes(same, scaled),
-    }
+    return {"as they are": same, "standardised": with_probes(same, scaled)}
+
+
+def _scaled(real: Results) -> pd.DataFrame:
+    """The answers that change if vectors are standardised, beside those of the same runs."""
+    found = _probed(real)
     before, after = (next(iter(answers(each).values())) for each in found.values())
     both = before.merge(after, on="the paper's finding")
     changed = both[both["here_x"] != both["here_y"]]
     columns = {"the paper's finding": changed["the paper's finding"]}
     for how, end in zip(found, ("_x", "_y"), strict=True):
         columns[how] = changed[f"here{end}"] + ", " + changed[f"verdict{end}"]
-    parts = {
-        "Numbers that change": pd.DataFrame(columns),
-        "F1 of probes for noise by layer, mean over tasks": noise_read(found),
-    }
-    return "\n".join(starmap(written, parts.items()))
+    return pd.DataFrame(columns)
 
 
 PROBES = {
@@ -218,38 +223,27 @@ def draw(found: Results, name: str, choice: Mapping[str, str], path: Path) -> No
         shutil.copyfile(file, path)
 
 
-def tables(found: Results) -> dict[str, tuple[str, pd.DataFrame]]:
-    """Return every table of a study that has rows, with its title, by the name of its file."""
-    makers = {
-        "answers": ("The paper's findings", all_answers),
-        "standing": ("Finished runs, and methods applied", standing),
-        "learnt": ("What was learnt", learnt),
-        "repeated": ("Trained again, with other settings", repeated),
-        "left_out": ("Runs left out: θ_O did not learn its labels", left_out),
-        "undone": ("How much a change of layers undoes", undone),
-        "centres": ("Where memorisation is: M-CoG", centres),
-        "events": ("When labels change: events", events),
-        "crossings": ("Crossings by other rules", other_crossings),
-        "table_2": ("Depth and generalisation (Table 2)", table_2),
-        "methods": (
-            "Agreement of methods (Figures 8 and 9)",
-            lambda f: agreement(f, "methods", METHODS),
-        ),
-        "seeds": ("Agreement of seeds by layer weights", seeds_agree),
-        "orders": ("Order of tasks, mean over pairs of models (Figure 6)", orders),
-        "models": (
-            "Agreement of models (Figures 8 and 9)",
-            lambda f: agreement(f, "models", MODELS),
-        ),
-        "labels": ("Agreement of centroids and label probes", event_agreement),
+def tables(found: Results) -> dict[str, pd.DataFrame]:
+    """Return every table of a study that has rows, by the name of its file."""
+    makers: dict[str, Callable[[Results], pd.DataFrame]] = {
+        "answers": all_answers,
+        "standing": standing,
+        "learnt": learnt,
+        "repeated": repeated,
+        "left_out": left_out,
+        "undone": undone,
+        "centres": centres,
+        "events": events,
+        "crossings": other_crossings,
+        "table_2": table_2,
+        "methods": partial(agreement, between="methods", paper=METHODS),
+        "seeds": seeds_agree,
+        "orders": orders,
+        "models": partial(agreement, between="models", paper=MODELS),
+        "labels": event_agreement,
     }
-    made = {name: (title, make(found)) for name, (title, make) in makers.items()}
-    return {name: both for name, both in made.items() if len(both[1])}
-
-
-def written(title: str, table: pd.DataFrame) -> str:
-    """Return a table of texts with its heading."""
-    return f"\n**{title}**\n\n{markdown(table)}"
+    made = {name: make(found) for name, make in makers.items()}
+    return {name: table for name, table in made.items() if len(table)}
 
 
 def all_answers(found: Results) -> pd.DataFrame:

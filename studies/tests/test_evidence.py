@@ -68,3 +68,9 @@ def test_rows_of_a_piece_replace_its_earlier_ones_alone(tmp_path, monkeypatch):
         study.add("donors", piece, pd.DataFrame({"undone": [value, value]}, index=[5, 5]))
     found = pd.read_csv(tmp_path / "evidence" / "donors.csv")
     assert found[["task", "undone"]].to_numpy().tolist() == [["sst2", 1]] * 2 + [["trec", 2]] * 2
+
+
+def test_stored_runs_have_the_noise_of_their_seed():
+    runs = pd.read_parquet(Registered().folder / "layers" / "runs.parquet")
+    drawn = runs["changes"].str.extract(r"noise\.seed=(\d+)")[0].fillna(1).astype(int)
+    assert (drawn == runs["seed"]).all()

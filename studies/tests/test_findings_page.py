@@ -18,6 +18,7 @@ from studies.findings import (
     from_kept,
     noise_read,
     repeated,
+    results_of_studies,
     seeds_agree,
     with_probes,
 )
@@ -39,10 +40,10 @@ def test_the_files_to_download_are_made_of_the_kept_tables():
 
 
 def test_the_figures_of_the_page_are_made_of_the_kept_tables(tmp_path):
-    found = kept(KEPT)
+    found = results_of_studies()
     for name, (figure, choice) in PICTURES.items():
         assert (PAGE.parents[1] / "images" / name).is_file()
-        draw(found, figure, choice, tmp_path / name)
+        draw(found[name.split("-")[0]], figure, choice, tmp_path / name)
         assert "</svg>" in (tmp_path / name).read_text(encoding="utf-8")
 
 
