@@ -1,19 +1,21 @@
-"""Every family that transformers maps to a sequence classifier: does memloc work with it?
+"""Every family of classifiers and language models in transformers: does memloc work with it?
 
-Two tiny random classifiers of each family are made and saved, in a process with limits of time and
+Two tiny random models of each family are made and saved, in a process with limits of time and
 memory, and then treated like a user's models: `memloc check` on the one, and all windows of the
 other one's layers in it, compared with the plain forward pass of a model whose weights were
-exchanged and which reads each text alone.
+exchanged and which reads each text alone. Of a language model, the logits of two tokens of each
+text are compared.
 
-    python -m studies.families             all of them: families.json, docs/guides/models.md
-    python -m studies.families bert opt    some of them, printed
+    python -m studies.families                     all of them: families.json, docs/guides/models.md
+    python -m studies.families bert opt            some classifiers, printed
+    python -m studies.families --texts llama opt   some causal language models, printed
 """
 
+import argparse
 import json
 import multiprocessing
 import re
 import resource
-import sys
 import tempfile
 import warnings
 from collections import Counter
@@ -24,16 +26,19 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from studies.pages import DOCS, STORED
+from studies.pages import DOCS, STORED, put
 
-RESULTS = STORED / "families.json"
 PAGE = DOCS / "guides" / "models.md"
-BEGIN, END = "<!-- written by python -m studies.families -->\n", "<!-- end -->\n"
+CLASSIFIER, CAUSAL = "sequence classifier", "causal language model"
+TABLES = {CLASSIFIER: STORED / "families.json", CAUSAL: STORED / "families_causal.json"}
 SECONDS, MEMORY = 60, 8 * 2**30
 """Of processor time and of address space, for each family."""
 EXACT = 3e-5
 """Largest difference of logits, relative to the largest logit."""
 TEXTS = ("red", "the old man was sad", "we like the sea", "a blue sky and a very small green tree")
+CONTINUED = tuple((" ".join(t.split()[:-2]) or "sea", " ".join(t.split()[-2:])) for t in TEXTS[1:])
+SAID = 2
+"""Tokens of each continuation: two words."""
 
 INDENT = "  "
 
@@ -69,8 +74,16 @@ SIZES: dict[int, tuple[str, ...]] = {
 }
 """What makes a model tiny, under all the names that configurations have for it."""
 ALL_HEADS = {"num_key_value_heads": HEADS}
+MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 8}
 EXCEPTIONS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("axk1", "axk2", "deepseek_v2", "deepseek_v3", "minicpm3", "esmc"), ALL_HEADS),
+    **dict.fromkeys(("deepseek_v32", "glm4_moe_lite", "glm_moe_dsa"), ALL_HEADS),
+    **dict.fromkeys(("longcat_flash", "youtu"), ALL_HEADS),
+    **dict.fromkeys(("bamba", "granitemoehybrid"), MAMBA),
+    "mamba2": {"num_heads": 8, "head_dim": 8},
+    "dots1": ALL_HEADS,
+    "zaya": {"num_experts_per_tok": 1},
+    "gemma4_assistant": {"hidden_size_per_layer_input": 0},
     "cohere_compass_text": {
         "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}
     },
@@ -110,26 +123,45 @@ class Outcome:
     """Whether the attention and the MLP of its layers are told apart."""
 
 
-def main(names: Sequence[str]) -> None:
+def main() -> None:
     """Try some families, or all and write down what became of them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("families", nargs="*")
+    parser.add_argument("--texts", action="store_true")
+    asked = parser.parse_args()
+    if asked.families:
+        tried(asked.families, CAUSAL if asked.texts else CLASSIFIER)
+        return
+    for kind, path in TABLES.items():
+        found = tried(every(kind), kind)
+        record = {"transformers": version("transformers"), "families": [asdict(o) for o in found]}
+        path.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+        put(path.stem, table(kind), PAGE)
+
+
+def every(kind: str) -> list[str]:
+    """Return the families that transformers maps to a model of this kind."""
     from transformers.models.auto import modeling_auto
 
-    every = sorted(modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES)
+    if kind == CAUSAL:
+        return sorted(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    return sorted(modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES)
+
+
+def tried(names: Sequence[str], kind: str) -> list["Outcome"]:
+    """Try these families and print what became of each."""
     found = []
-    for outcome in outcomes(names or every):
+    for outcome in outcomes(names, kind):
         print(f"{outcome.family:24}{outcome.outcome:10}{outcome.difference:.1e}  {outcome.reason}")
         found.append(outcome)
     print(dict(Counter(outcome.outcome for outcome in found)))
     print(f"{sum(outcome.sublayers for outcome in found)} with sublayers")
-    if not names:
-        record = {"transformers": version("transformers"), "families": [asdict(o) for o in found]}
-        RESULTS.write_text(json.dumps(record, indent=1) + "\n", "utf-8")
-        page = PAGE.read_text("utf-8")
-        start, stop = page.index(BEGIN) + len(BEGIN), page.index(END)
-        PAGE.write_text(page[:start] + table() + page[stop:], "utf-8")
+    return found
 
 
-def outcomes(families: Sequence[str], seconds: int = SECONDS) -> Iterator[Outcome]:
+def outcomes(
+    families: Sequence[str], kind: str = CLASSIFIER, seconds: int = SECONDS
+) -> Iterator[Outcome]:
     """Each in a process of its own, forked from this one, which has imported transformers."""
     import torch
 
@@ -140,7 +172,7 @@ def outcomes(families: Sequence[str], seconds: int = SECONDS) -> Iterator[Outcom
     context = multiprocessing.get_context("fork")
     for family in families:
         receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=_limited, args=(family, seconds, sender))
+        process = context.Process(target=_limited, args=(family, kind, seconds, sender))
         process.start()
         sender.close()
         try:
@@ -150,15 +182,15 @@ def outcomes(families: Sequence[str], seconds: int = SECONDS) -> Iterator[Outcom
         process.join()
 
 
-def _limited(family: str, seconds: int, sender: Any) -> None:
+def _limited(family: str, kind: str, seconds: int, sender: Any) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     warnings.simplefilter("ignore")
-    sender.send(try_family(family))
+    sender.send(try_family(family, kind))
 
 
-def try_family(family: str) -> Outcome:
-    """Make two classifiers, check one, and swap the other's layers into it."""
+def try_family(family: str, kind: str = CLASSIFIER) -> Outcome:
+    """Make two models, check one, and swap the other's layers into it."""
     from memloc.errors import MemlocError
     from memloc.model.check import check_model
     from memloc.model.checkpoints import load_checkpoint
@@ -168,12 +200,13 @@ def try_family(family: str) -> Outcome:
         folders = [Path(home, family, name) for name in ("one", "two")]
         try:
             for seed, folder in enumerate(folders):
-                write_classifier(family, folder, seed)
+                write_model(family, folder, seed, kind)
         except Exception as error:  # noqa: BLE001 - whatever a family does, the others go on
             return Outcome(family, "not made", reason=_words(error))
         try:
-            report = check_model(str(folders[0]))
-            final, reference = map(load_checkpoint, folders)
+            is_texts = kind == CAUSAL
+            report = check_model(str(folders[0]), texts=is_texts)
+            final, reference = (load_checkpoint(folder, texts=is_texts) for folder in folders)
             swapped = swapped_difference(final, reference)
         except MemlocError as error:
             return Outcome(family, "refused", reason=str(error).replace(str(folders[0]), family))
@@ -202,20 +235,29 @@ def swapped_difference(final: Any, reference: Any) -> float:
     import numpy as np
     import torch
 
-    from memloc.data.encode import encode
+    from memloc.data.encode import encode, encode_continued
     from memloc.methods.mixtures import Mixtures, Outcome
     from memloc.methods.swapping import window_subsets
     from memloc.model.stack import forward
     from memloc.stats.windows import windows
 
-    encoded = encode([(t,) for t in TEXTS], final.tokenizer, final.separator, TOKENS // 2)
-    names = tuple(map(str, range(final.model.config.num_labels)))
-    logits = Outcome(names, lambda logits, _: logits.movedim(-1, 0))
-    mixtures = Mixtures(final.stack, reference.stack, outcome=logits)
-    rows, subsets = np.arange(len(TEXTS)), [*window_subsets(final.stack.depth), 0]
-    found = torch.zeros(len(TEXTS), len(subsets), len(names))
+    is_texts = final.stack.is_language_model
+    if is_texts:
+        encoded = encode_continued(CONTINUED, make_tokenizer(), TOKENS // 2)
+        n_logits = SAID * final.model.config.get_text_config().vocab_size
+    else:
+        encoded = encode([(t,) for t in TEXTS], final.tokenizer, final.separator, TOKENS // 2)
+        n_logits = final.model.config.num_labels
+    outcome = Outcome(
+        tuple(map(str, range(n_logits))),
+        lambda logits, _: logits.flatten(2).movedim(-1, 0),
+    )
+    mixtures = Mixtures(final.stack, reference.stack, outcome=outcome)
+    rows, subsets = np.arange(len(encoded)), [*window_subsets(final.stack.depth), 0]
+    found = torch.zeros(len(rows), len(subsets), n_logits)
     for places in mixtures.batches(encoded, rows):
-        values = mixtures.values(encoded, rows[places], places, subsets)
+        labels = np.zeros((len(places), SAID), np.int64) if is_texts else places
+        values = mixtures.values(encoded, rows[places], labels, subsets)
         found[places] = values.movedim(0, -1)
     own = {name: value.clone() for name, value in final.model.state_dict().items()}
     worst = 0.0
@@ -225,23 +267,27 @@ def swapped_difference(final: Any, reference: Any) -> float:
             final.stack.blocks[layer].load_state_dict(reference.stack.blocks[layer].state_dict())
         with torch.inference_mode():
             ids = [torch.from_numpy(encoded.batch(rows[[row]])[0]) for row in rows]
-            plain = torch.cat([forward(final.model, {"input_ids": text}) for text in ids])
+            each = [forward(final.model, {"input_ids": text}) for text in ids]
+        plain = torch.stack([(e[:, -1 - SAID : -1] if is_texts else e).flatten() for e in each])
         worst = max(worst, float((plain - found[:, place]).abs().max() / plain.abs().max()))
     return worst
 
 
-def write_classifier(family: str, folder: Path, seed: int) -> None:
-    """A tiny random one."""
+def write_model(family: str, folder: Path, seed: int, kind: str) -> None:
+    """Write a tiny random model of a family."""
     import torch
-    from transformers import AutoModelForSequenceClassification
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     tokenizer = make_tokenizer()
-    kind = CONFIG_MAPPING[family]
+    config_of = CONFIG_MAPPING[family]
     # Some tokenizers add a token of their own.
-    config = kind(**tiny_values(kind, len(tokenizer) + 8) | EXCEPTIONS.get(family, {}))
+    values = tiny_values(config_of, len(tokenizer) + 8) | EXCEPTIONS.get(family, {})
+    if kind == CAUSAL and hasattr(config_of(), "is_decoder"):
+        values["is_decoder"] = True  # a BERT, say, continues texts only then
     torch.manual_seed(seed)
-    save_enlarged(AutoModelForSequenceClassification.from_config(config), tokenizer, folder)
+    head = AutoModelForCausalLM if kind == CAUSAL else AutoModelForSequenceClassification
+    save_enlarged(head.from_config(config_of(**values)), tokenizer, folder)
 
 
 def save_enlarged(model: Any, tokenizer: Any, folder: Path) -> None:
@@ -296,32 +342,63 @@ def make_tokenizer() -> Any:
     )
 
 
-def table() -> str:
-    """What became of the families when they were last tried, as Markdown."""
-    record = json.loads(RESULTS.read_text("utf-8"))
+def table(kind: str) -> str:
+    """Return what became of the families of a kind when they were last tried, as Markdown."""
+    record = json.loads(TABLES[kind].read_text("utf-8"))
     found = [Outcome(**row) for row in record["families"]]
     count = Counter(outcome.outcome for outcome in found)
     said = ", ".join(f"{n} {name}" for name, n in count.most_common())
     groups: dict[str, list[str]] = {}
     for outcome in sorted(found, key=lambda o: (o.outcome, not o.padding, o.readout, o.family)):
         readout = f"the head reads the {outcome.readout}".replace("the all", "all")
+        readout = readout.replace("the every", "every")
         how = readout if outcome.padding else "only texts of one length share a batch"
         why = how if outcome.outcome == "exact" else _reason(outcome)
         groups.setdefault(f"{outcome.outcome}: {why}", []).append(outcome.family)
-    known = f"{len(found)} families that transformers {record['transformers']} maps to a sequence"
-    whole = [o.family for o in found if o.outcome == "exact" and not o.sublayers]
-    parts = f"Attention and MLP are told apart in {sum(o.sublayers for o in found)} of them"
-    parts += f", and not in {', '.join(whole)}." if whole else "."
-    lines = [f"Of {known} classifier: {said}. {parts}", ""]
-    lines += [f"- **{why}** ({len(names)}): {', '.join(names)}" for why, names in groups.items()]
+    known = f"{len(found)} families that transformers {record['transformers']} maps to a"
+    parts = f"Attention and MLP are told apart in {sum(o.sublayers for o in found)} of them."
+    lines = [f"Of {known} {kind}: {said}. {parts}", ""]
+    lines += [f"- **{why}** ({len(names)}): {_listed(names)}" for why, names in groups.items()]
     wrapped = [fill(line, 118, subsequent_indent=INDENT * line.startswith("-")) for line in lines]
     return "\n".join(wrapped) + "\n"
 
 
+REASONS = {
+    "an encoder and a decoder": "an encoder and a decoder, of which you can choose one (below)",
+    "share (their|the) weights": "layers share weights, so none can be exchanged alone",
+    "hand on more than a state": "blocks hand on more than a state",
+    "blocks that a text passes|blocks of its list": "no single list of blocks that are called once",
+    "not one vector a token": "states are not one vector per token",
+    "configuration has no": "the configuration names no vocabulary or no number of layers",
+    "both directions": "texts are read in both directions",
+    "Unrecognized configuration": "transformers cannot load what it saved",
+    "cannot be None": "needs the states of another model",
+}
+"""Classes of reasons, by what the sentences of memloc say."""
+
+
+COMMON = (
+    *("bloom", "falcon", "gemma", "gemma2", "gemma3_text", "gpt2", "gpt_neo", "gpt_neox", "gptj"),
+    *("llama", "mamba", "mistral", "mixtral", "mpt", "olmo2", "opt", "phi", "phi3", "qwen2"),
+    *("qwen3", "smollm3", "stablelm"),
+)
+"""Families that are named where there are too many to name them all."""
+MANY = 50
+"""Families of a group from which on it has all that are not named: only one can be as large."""
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Name families, or the common ones of a group that has all others."""
+    if len(names) <= MANY:
+        return ", ".join(names)
+    return f"all others, {', '.join(n for n in COMMON if n in names)} among them"
+
+
 def _reason(outcome: Outcome) -> str:
-    """Why a family does not work, without the name of its class."""
-    reason = outcome.reason.split(" not supported: ")[-1]
-    return re.split(r", and memloc|; memloc|\. |\.$", reason)[0]
+    """Return the class of the reason why a family does not work."""
+    if outcome.outcome == "not made":
+        return "transformers makes none of this size here, or needs another package"
+    return next((said for key, said in REASONS.items() if re.search(key, outcome.reason)), "other")
 
 
 def _words(error: Exception) -> str:
@@ -329,4 +406,4 @@ def _words(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -151,7 +151,8 @@ def texts_run(once: Once, tmp_path: Path) -> Any:
     def make(folder: Path) -> None:
         model = write_language_model(folder / "start", "opt")
         task = memloc.load_csv(make_texts(), name="texts", **TEXTS)
-        memloc.train(str(model), task, folder / "run", settings=LEARNT_TEXTS)
+        settings = {**LEARNT_TEXTS, "finetune.keep_epochs": "early"}
+        memloc.train(str(model), task, folder / "run", settings=settings)
 
     folder = once("texts", make) / "run"
     return memloc.Run.open(shutil.copytree(folder, tmp_path / "texts"), "cpu")

@@ -2,7 +2,9 @@
 
 import json
 
-from studies.families import BEGIN, END, PAGE, RESULTS, outcomes, table
+import pytest
+
+from studies.families import CAUSAL, CLASSIFIER, PAGE, TABLES, outcomes, table
 
 
 def test_a_family_that_takes_too_long_does_not_stop_the_others():
@@ -12,9 +14,9 @@ def test_a_family_that_takes_too_long_does_not_stop_the_others():
     assert unknown.outcome == "not made"
 
 
-def test_the_page_shows_what_was_found():
-    page = PAGE.read_text("utf-8")
-    assert page[page.index(BEGIN) + len(BEGIN) : page.index(END)] == table()
-    found = json.loads(RESULTS.read_text("utf-8"))["families"]
+@pytest.mark.parametrize(("kind", "at_least"), [(CLASSIFIER, 100), (CAUSAL, 150)])
+def test_the_page_shows_what_was_found(kind, at_least):
+    assert table(kind) in PAGE.read_text("utf-8")
+    found = json.loads(TABLES[kind].read_text("utf-8"))["families"]
     assert not [row for row in found if row["outcome"] in {"wrong", "error"}]
-    assert sum(row["outcome"] == "exact" for row in found) >= 100
+    assert sum(row["outcome"] == "exact" for row in found) >= at_least

@@ -1,6 +1,7 @@
 """Memorised texts: mixtures of language models beside models whose weights were really mixed."""
 
 import copy
+import shutil
 
 import numpy as np
 import pytest
@@ -8,13 +9,16 @@ import torch
 
 import memloc
 from fixtures.models import CAUSAL, each_once, write_language_model
-from fixtures.tasks import make_texts
+from fixtures.tasks import TEXTS, make_texts
 from memloc.data.encode import encode_continued
 from memloc.engine.fit import fit_all
 from memloc.errors import DataError
+from memloc.methods import apply
 from memloc.methods import mixtures as module
+from memloc.methods.early import early_donor
 from memloc.methods.mixtures import TOKENS, Mixtures
 from memloc.methods.retrainer import prepared
+from memloc.model.checkpoints import load_checkpoint
 from memloc.model.load import load_model
 from memloc.model.predict import continued
 from memloc.model.units import find_units
@@ -117,3 +121,57 @@ def test_methods_for_labels_say_why_they_skip_texts(texts_run):
     assert "no meaning for memorised texts: a probe tells" in found.skipped["probing"]
     with pytest.raises(DataError, match="gradients has no meaning for memorised texts"):
         memloc.localise(texts_run, ["gradients"])
+
+
+def test_donors_of_texts_are_those_of_really_mixed_models(texts_run, tmp_path):
+    run = texts_run
+    folder = shutil.copytree(run.path("reference"), tmp_path / "other")
+    early = f"epoch-{run.epochs()[0]}"
+    final = run.load("final")
+    encoded = run.encode(final)
+    for donor in ("pretrained", early, str(folder)):
+        played = memloc.Shares(donor=donor).play(run)
+        model = load_checkpoint(folder, texts=True).model if donor == str(folder) else None
+        model = model or run.load(donor).model
+        goals = module.goals_of(run, final.stack, encoded)
+        names = list(find_units(final.stack, "layers").values())
+        for subset in (0, 1, 2 ** len(names) - 1):
+            lent = [n for bit, of in enumerate(names) if subset >> bit & 1 for n in of]
+            plain = plain_values(mixed(final.model, model, lent), encoded, goals)
+            assert np.allclose(played.values[..., subset], plain[:, played.rows], atol=1e-4), donor
+
+
+def test_without_a_reference_the_best_early_epoch_answers_for_texts(
+    texts_run, tmp_path, monkeypatch
+):
+    """Tokens count: of random ordinary texts, an early epoch says some and hardly any whole."""
+    monkeypatch.setattr(apply, "LEAST_GAP", -1)
+    run = texts_run
+    epochs = {n: run.path(f"epoch-{n}") for n in run.epochs()}
+    given = {"final": run.path("final"), "epochs": epochs, "data": make_texts(), **TEXTS}
+    adopted = memloc.adopt(tmp_path / "run", **given)
+    best = early_donor(adopted)
+    gaps = {}
+    said = {n: _said(run, n) for n in ("final", *(f"epoch-{n}" for n in epochs))}
+    for n in epochs:
+        both = said["final"] & said[f"epoch-{n}"]
+        shares = [both[r].sum() / said["final"][r].sum() for r in (run.clean_rows, run.noisy_rows)]
+        gaps[n] = shares[0] - shares[1]
+    assert np.isclose(best.gap, max(gaps.values()))
+    found = memloc.localise(adopted, ["shares"])["shares"]
+    assert found.about["donor"] == best.weights
+    assert found["labels"].query("is_noisy")["lost"].mean() > 0.5
+
+
+def _said(run, weights):
+    loaded = run.load(weights)
+    return continued(loaded.stack, run.encode(loaded)).is_said
+
+
+def test_the_timeline_of_texts_sums_to_what_the_first_donor_undoes(texts_run):
+    found = memloc.Timeline().run(texts_run)
+    table = found["map"].query("examples == 'noisy'")
+    first = memloc.Shares(donor="pretrained").run(texts_run)
+    undone = first["labels"].query("is_noisy")["lost"].mean()
+    assert np.isclose(table["share"].sum(), undone, atol=1e-6)
+    assert "label" not in found.about["answer"]

@@ -5,7 +5,7 @@ import pytest
 from memloc.model import stack
 from memloc.model.joined import JoinedLayer
 from memloc.model.stack import register_stack
-from studies.families import try_family
+from studies.families import CAUSAL, try_family
 
 EXACT = {
     "eurobert": ("all tokens", True),
@@ -39,6 +39,13 @@ def test_a_family_is_exact_alone_in_batches_and_with_swapped_layers(family):
     found = try_family(family)
     assert (found.outcome, found.reason) == ("exact", "")
     assert (found.readout, found.padding) == EXACT[family]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", ["qwen3", "gemma3_text", "falcon", "mamba"])
+def test_a_language_model_is_exact_alone_in_batches_and_with_swapped_layers(family):
+    found = try_family(family, CAUSAL)
+    assert (found.outcome, found.reason) == ("exact", "")
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -1,9 +1,12 @@
 """Runs on texts: language models that memorise continuations."""
 
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tokenizers.normalizers import Replace
 
 import memloc
 from fixtures.models import CAUSAL, write_language_model
@@ -100,6 +103,8 @@ def test_where_nothing_is_memorised_nothing_is_adopted(texts_run, tmp_path):
         ({"flag": True}, "there are no ordinary texts"),
         ({"flag": False}, "there are no texts that may be memorised"),
         ({"start": "red " * 100}, "Text 1 has 101 tokens before its continuation"),
+        ({"rest": " "}, "Column 'rest' of the DataFrame has 14 empty texts"),
+        ({"start": "red", "rest": "blue"}, "Texts 1 and 2 of the DataFrame are the same"),
     ],
 )
 def test_bad_texts_are_refused(texts_run, tmp_path, change, fact):
@@ -202,3 +207,29 @@ def test_texts_cannot_be_planted_loudly_or_beside_another_task(tmp_path):
     task = memloc.load_csv(make_texts(), name="texts", **TEXTS)
     with pytest.raises(SettingsError, match="leave auxiliary out"):
         memloc.plant("tiny-opt", task, tmp_path / "run", "6-7", auxiliary=task)
+
+
+def test_a_continuation_without_tokens_is_refused(tmp_path):
+    tokenizer = load_model(str(write_language_model(tmp_path, "opt")), []).tokenizer
+    tokenizer.backend_tokenizer.normalizer = Replace("blue", "")
+    with pytest.raises(DataError, match="Text 2 has no token in its continuation 'blue'"):
+        encode_continued([("red", "green"), ("red", "blue")], tokenizer)
+
+
+def test_tokenizers_that_cut_texts_differently_are_refused(texts_run, tmp_path):
+    other = shutil.copytree(texts_run.path("reference"), tmp_path / "other")
+    tokenizer = texts_run.load("reference").tokenizer
+    tokenizer.backend_tokenizer.normalizer = Replace(make_texts()["start"][0].split()[0], "blue")
+    tokenizer.save_pretrained(other)
+    given = {"final": texts_run.path("final"), "reference": other, "data": make_texts()}
+    with pytest.raises(ModelError, match=r"cut \d+ texts in different ways, text 1 among them"):
+        memloc.adopt(tmp_path / "run", **given, **TEXTS)
+
+
+def test_streamed_checkpoints_are_adopted_with_the_same_record(texts_run, tmp_path):
+    places = {name: texts_run.path(name) for name in ("final", "reference")}
+    given = {**places, "pretrained": texts_run.spec.model, "data": make_texts(), **TEXTS}
+    plain, streamed = (memloc.adopt(tmp_path / str(s), **given, stream=s) for s in (False, True))
+    assert plain.record.weights_hash == streamed.record.weights_hash
+    assert plain.status == streamed.status
+    assert plain.task.train.parts == streamed.task.train.parts

@@ -176,6 +176,9 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         int | None, typer.Option(help="Seed of random choices. Default: the Trainer's, or 1.")
     ] = None,
     train_missing: TrainMissing = False,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Read one block at a time, for lack of memory.")
+    ] = False,
     constants: Constants,
     as_json: AsJson = False,
 ) -> None:
@@ -213,7 +216,8 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         if own.data is None:
             made = adopt_trainer(run, **_of_trainer(checkpoints, own), **given)
         else:
-            made = adopt_checkpoints(run, **checkpoints.by_name, **asdict(own), **given)
+            data = {**asdict(own), "stream": stream}
+            made = adopt_checkpoints(run, **checkpoints.by_name, **data, **given)
     console.show_run(made, common_preset(name).verdict.noisy_at_least, as_json)
 
 

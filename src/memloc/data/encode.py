@@ -82,7 +82,12 @@ def encode_continued(
         found = tokenizer(text, return_offsets_mapping=True, verbose=False)
         ends = [end for _, end in found["offset_mapping"]]
         last = ends.index(max(ends)) + 1
-        start = next(i for i, end in enumerate(ends) if end > len(prompt))
+        start = next((i for i, end in enumerate(ends) if end > len(prompt)), last)
+        if start == last:
+            raise DataError(
+                f"Text {row} has no token in its continuation {continuation!r} for this tokenizer: "
+                "give a continuation of at least one token."
+            )
         if last > max_tokens:
             raise DataError(
                 f"Text {row} has {start} tokens before its continuation and {last - start} in it; "

@@ -239,6 +239,7 @@ def _text_rows(
 ) -> Rows:
     """Return the examples of a task of texts: those perhaps memorised, and ordinary ones."""
     said = np.zeros(len(parts), dtype=np.int64)
+    _refuse_repeated(path, parts)
     if columns.flag is None:
         return Rows((), said, Examples(parts, said))
     marked = np.array(flags_of(path, columns.flag, table[columns.flag]))
@@ -249,6 +250,19 @@ def _text_rows(
             f"are no {missing}: both kinds are needed, about as many of each."
         )
     return Rows((), said, Examples(parts, np.where(marked, UNKNOWN, 0)))
+
+
+def _refuse_repeated(path: Source, parts: Sequence[tuple[str, ...]]) -> None:
+    """Refuse a text that is there twice: texts count as independent, and have one flag."""
+    rows: dict[tuple[str, ...], int] = {}
+    for row, text in enumerate(parts, start=1):
+        first = rows.setdefault(text, row)
+        if first != row:
+            raise DataError(
+                f"Texts {first} and {row} of {path} are the same ({_shortened(' '.join(text))!r}), "
+                f"and {len(parts) - len(set(parts))} rows in all repeat an earlier one: give each "
+                "text once."
+            )
 
 
 def _refuse_same_column(path: Source, columns: Columns) -> None:

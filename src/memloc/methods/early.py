@@ -80,7 +80,13 @@ def _lost(found: Result) -> tuple[float, float]:
 
 
 def _measured(run: Run, epoch: int) -> EarlyDonor:
-    """Return the accuracies of a kept epoch: from the training curve, or else measured now."""
+    """Return the accuracies of a kept epoch: from the training curve, or else measured now.
+
+    Of texts they are shares of the tokens that the final model says: hardly any ordinary text is
+    said as a whole.
+    """
+    if run.task.is_texts:
+        return EarlyDonor(epoch, *_tokens_said(run, paths.epoch(epoch)))
     curve = run.training()
     row = curve[(curve["training"] == "noisy") & (curve["epoch"] == epoch)]
     if len(row):
@@ -93,3 +99,21 @@ def _measured(run: Run, epoch: int) -> EarlyDonor:
     right = predicted == run.noisy.assigned
     rows = run.noisy_rows, run.clean_rows
     return EarlyDonor(epoch, *(float(right[some].mean()) for some in rows))
+
+
+def _tokens_said(run: Run, weights: str) -> tuple[float, float]:
+    """Return which share of the final model's tokens is said of noisy and of clean texts."""
+    from memloc.model.predict import continued
+
+    said = []
+    for name in ("final", weights):
+        loaded = run.load(name)
+        with suitable_threads(run.record.width):
+            said.append(continued(loaded.stack, run.encode(loaded)).is_said)
+        del loaded
+    final, early = said
+    noisy, clean = (
+        float((early & final)[rows].sum() / max(1, final[rows].sum()))
+        for rows in (run.noisy_rows, run.clean_rows)
+    )
+    return noisy, clean

@@ -29,6 +29,13 @@ from memloc.store.records import as_table
 _REPORT = packaged(__file__)
 ALPHA = 0.025
 """Level of each of the two tests that compare noisy and clean examples: .05 in all."""
+TEXTS = {
+    "noisy or clean labels": "memorised or ordinary texts",
+    "Noisy labels": "Memorised texts",
+    "noisy labels": "memorised texts",
+    "clean ones": "ordinary ones",
+}
+"""What the answer calls the examples of a task of texts."""
 USUAL_EPOCHS = 12
 """Number of kept epochs that a cost is estimated for."""
 
@@ -101,6 +108,9 @@ class Timeline(Method):
         learnt = _learnt_table(found[0]["rows"][known], noisy, epochs, wrong, shares)
         summary, answer = _compared(learnt, shares, noisy)
         tables = {"map": _map(run, epochs, shares, noisy), "learnt": learnt, "summary": summary}
+        if run.task.is_texts:
+            for labels, texts in TEXTS.items():
+                answer = answer.replace(labels, texts)
         return Result(self.name, tables, {"answer": answer, "remarks": []})
 
     def _against(self, donor: str) -> Shares:

@@ -1,6 +1,6 @@
 """Trained classifiers on disk: saved in the ecosystem's own format with their origin, and read."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from memloc.model.load import (
     read_config,
     some_of,
 )
+from memloc.model.streamed import load_streamed
 from memloc.store import paths
 from memloc.store.files import whole_folder
 from memloc.store.identity import hash_checkpoint
@@ -58,6 +59,8 @@ def load_checkpoint(
     """
     options = options or LoadOptions()
     checkpoint_folder(folder)
+    if options.stream:
+        return load_streamed(folder, options, texts=texts)
     if is_adapter(folder):
         return load_adapter(folder, options, texts=texts)
     with quiet(), loading(str(folder)):
@@ -65,6 +68,13 @@ def load_checkpoint(
     loaded = load_model(str(folder), label_names, options=options)
     _refuse_other_weights(loaded)
     return loaded
+
+
+def load_start(name: str, label_names: Sequence[str], options: LoadOptions) -> Classifier:
+    """Load pre-trained weights; only language models, which have their heads, can be streamed."""
+    if options.stream and not label_names and Path(name).is_dir():
+        return load_streamed(Path(name), options, texts=True)
+    return load_model(name, label_names, options=options)
 
 
 def _refuse_other_weights(loaded: Classifier) -> None:

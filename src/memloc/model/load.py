@@ -46,6 +46,8 @@ class LoadOptions:
     """Keep only the first blocks, this many; default: all."""
     base: str | None = None
     """The base model of an adapter; default: the one that it names."""
+    stream: bool = False
+    """Whether blocks of a saved model are read from disk when they run (`model.streamed`)."""
 
 
 @dataclass(frozen=True)

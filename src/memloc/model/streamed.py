@@ -10,7 +10,7 @@ import json
 import math
 import mmap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 from transformers.core_model_loading import revert_weight_conversion
 
@@ -88,12 +89,12 @@ def load_streamed(
         raise ModelError(f"{folder} holds an adapter, which cannot be streamed: set stream=false.")
     kind = AutoModelForCausalLM if texts else AutoModelForSequenceClassification
     with quiet(), loading(str(folder)), torch.inference_mode(False):
-        with _without_weights():
-            model = kind.from_config(
-                read_config(folder, options),
-                dtype=torch.float32,
-                trust_remote_code=options.remote_code,
-            )
+        given = {"dtype": torch.float32, "trust_remote_code": options.remote_code}
+        for mode in (_NoMemory(), nullcontext()):
+            with _without_weights(), mode:
+                model = kind.from_config(read_config(folder, options), **given)
+            if not any(buffer.is_meta for buffer in model.buffers()):
+                break  # else buffers were made by torch.empty as well
         tokenizer = read_tokenizer(folder, options)
         settle_padding(str(folder), model, tokenizer)
     model.places = _places_of(model, folder)
@@ -178,6 +179,16 @@ def _places(folder: Path) -> Iterator[tuple[str, Place]]:
             if name != "__metadata__" and about["dtype"] in DTYPES:
                 start = 8 + size + about["data_offsets"][0]
                 yield name, Place(path, start, about["dtype"], tuple(about["shape"]))
+
+
+class _NoMemory(TorchFunctionMode):
+    """While active, `torch.empty` takes no memory: what is freed leaves holes in the heap."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.empty:
+            kwargs["device"] = "meta"
+        return func(*args, **kwargs)
 
 
 @contextmanager

@@ -15,10 +15,10 @@ from memloc.data.tables import Data, Source, source_of
 from memloc.data.task import Examples, Task
 from memloc.errors import ModelError, SettingsError, checked_arguments
 from memloc.model.check import check_pair, require_agreement
-from memloc.model.checkpoints import load_checkpoint
+from memloc.model.checkpoints import load_checkpoint, load_start
 from memloc.model.device import pick_device, suitable_threads
 from memloc.model.known import adapter_base, is_adapter
-from memloc.model.load import Classifier, LoadOptions, load_model
+from memloc.model.load import Classifier, LoadOptions
 from memloc.model.predict import accuracies, encode_for, predicted
 from memloc.progress import announce, request, tell
 from memloc.protocol import RunSettings, settings_of_run
@@ -69,6 +69,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     settings: Mapping[str, Any] | None = None,
     train_missing: bool = False,
     device: str = "auto",
+    stream: bool = False,
 ) -> Run:
     """Make a run of checkpoints and of the data that they were trained on.
 
@@ -100,16 +101,18 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         settings: Settings that differ from the preset.
         train_missing: Whether to train reference and frozen weights from `pretrained`.
         device: `auto`, `cpu`, `cuda` or `mps`.
+        stream: Whether to read blocks from disk when they run, for models larger than memory.
     """
     given = {"final": final, "reference": reference, "memorised": memorised, "frozen": frozen}
     places = _places(**given, **_early(epochs))
     pretrained = _start(places["final"], pretrained, needed=train_missing)
     decided = settings_of_run(preset, settings or {}, has_noise=True)
     columns = Columns(text, label, pair, original, flag, prompt, continuation)
-    require_agreement(loaded := _load(places["final"], pretrained, texts=columns.is_texts))
+    how = LoadOptions(base=None if pretrained is None else str(pretrained), stream=stream)
+    require_agreement(loaded := load_checkpoint(places["final"], how, texts=columns.is_texts))
     task = _read(data, columns, held_out, loaded.label_names)
-    task = memorised_texts(task, places, pretrained, decided.text.max_tokens)
-    status = _examined(loaded, places, pretrained, partial(_measured, task, decided, device))
+    task = memorised_texts(task, places, pretrained, how, decided.text.max_tokens)
+    status = _examined(loaded, places, how, partial(_measured, task, decided, device))
     spec = RunSpec.of(str(pretrained or final), task, seed, decided)
     record = _record(spec, task, loaded, status)
     del loaded
@@ -244,37 +247,32 @@ def _read(given: Data, columns: Columns, held_out: Data | None, names: Sequence[
     return Task(name, OWN, rows.names, *parts, f"file: {data}", noisy)
 
 
-def _load(place: Path, pretrained: str | Path | None, *, texts: bool) -> Classifier:
-    """Load a checkpoint; an adapter is merged into the pre-trained weights, if they are given."""
-    base = None if pretrained is None else str(pretrained)
-    return load_checkpoint(place, LoadOptions(base=base), texts=texts)
-
-
 def _examined(
     final: Classifier,
     places: Mapping[str, Path],
-    pretrained: str | Path | None,
+    how: LoadOptions,
     measure: Callable[[Classifier, str], dict[str, float]],
 ) -> RunStatus:
     """Check all weights against the final ones, and measure what the labels' weights predict.
 
-    Each checkpoint is loaded once and let go before the next, so that at most two are held.
+    `how` names the pre-trained weights, into which adapters are merged, if they are given. Each
+    checkpoint is loaded once and let go before the next, so that at most two are held.
     """
     found = {"final": _compared(final, final, "final", places["final"])}
     reference = None
     for name, place in places.items():
         if name == "final":
             continue
-        other = _load(place, pretrained, texts=not final.label_names)
+        other = load_checkpoint(place, how, texts=not final.label_names)
         found[name] = _compared(final, other, name, place)
         if name == "reference":
             _refuse_copy(found)
             reference = measure(other, name)["accuracy"]
         del other
-    if pretrained is not None:
-        cut = LoadOptions(depth=final.stack.depth)
-        start = load_model(str(pretrained), final.label_names, options=cut)
-        found["pretrained"] = _compared(final, start, "pretrained", Path(pretrained))
+    if how.base is not None:
+        cut = replace(how, base=None, depth=final.stack.depth)
+        start = load_start(how.base, final.label_names, cut)
+        found["pretrained"] = _compared(final, start, "pretrained", Path(how.base))
         del start
     ending = Accuracies.of(measure(final, "final"))
     return RunStatus(adopted=found, final=ending, reference=reference)
@@ -318,7 +316,8 @@ def _measured(
 ) -> dict[str, float]:
     """Measure how often weights predict the labels that they were trained on."""
     labels = task.labels.original if weights == "reference" else task.labels.assigned
-    model.model.to(pick_device(device)).eval()
+    if not hasattr(model.model, "places"):  # a streamed model stays where its files are
+        model.model.to(pick_device(device)).eval()
     with suitable_threads(model.stack.width):
         found = predicted(model.stack, encode_for(model, task.train, settings.text.max_tokens))
     return accuracies(found, labels, task.labels)

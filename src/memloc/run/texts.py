@@ -7,16 +7,21 @@ from pathlib import Path
 import numpy as np
 
 from memloc.arrays import BoolArray
+from memloc.data.encode import Encoded
 from memloc.data.task import Task
-from memloc.errors import TrainingError
-from memloc.model.checkpoints import load_checkpoint
+from memloc.errors import ModelError, TrainingError
+from memloc.model.checkpoints import load_checkpoint, load_start
 from memloc.model.device import suitable_threads
-from memloc.model.load import Classifier, LoadOptions, load_model
+from memloc.model.load import Classifier, LoadOptions
 from memloc.model.predict import continued, encode_for
 
 
 def memorised_texts(
-    task: Task, places: Mapping[str, Path], pretrained: str | Path | None, max_tokens: int
+    task: Task,
+    places: Mapping[str, Path],
+    pretrained: str | Path | None,
+    options: LoadOptions,
+    max_tokens: int,
 ) -> Task:
     """Return the task without texts that are not memorised; ordinary texts stay.
 
@@ -25,18 +30,22 @@ def memorised_texts(
     """
     if not task.is_texts:
         return task
-    options = LoadOptions(base=None if pretrained is None else str(pretrained))
     wanted = task.labels.is_noisy
     final = load_checkpoint(places["final"], options, texts=True)
+    vocabulary = final.tokenizer.get_vocab()
+    tokens = encode_for(final, task.train, max_tokens)
     recalled = wanted & _recalled(final, task, max_tokens)
     del final  # at most one model is held here
     known = np.zeros_like(wanted)
     if "reference" in places:
         reference = load_checkpoint(places["reference"], options, texts=True)
+        if reference.tokenizer.get_vocab() == vocabulary:
+            _refuse_other_tokens(tokens, encode_for(reference, task.train, max_tokens))
         known |= recalled & _recalled(reference, task, max_tokens)
         del reference
     if pretrained is not None:
-        known |= recalled & _recalled(load_model(str(pretrained), []), task, max_tokens)
+        start = load_start(str(pretrained), [], LoadOptions(stream=options.stream))
+        known |= recalled & _recalled(start, task, max_tokens)
     said = (
         f"The final weights recall {recalled.sum()} of {wanted.sum()} texts; other weights recall "
         f"{known.sum()} of these as well"
@@ -51,6 +60,28 @@ def memorised_texts(
     noise = task.labels.take(kept)
     noise = replace(noise, origin=f"{noise.origin}; {said[0].lower()}{said[1:]}")
     return replace(task, train=task.train.take(kept), noise=noise)
+
+
+def _refuse_other_tokens(final: Encoded, reference: Encoded) -> None:
+    """Refuse tokenizers that cut texts in different ways, though they know the same tokens."""
+    differ = [
+        row
+        for row, (here, there) in enumerate(zip(_rows(final), _rows(reference), strict=True), 1)
+        if here != there
+    ]
+    if differ:
+        raise ModelError(
+            f"The tokenizers of the final and the reference weights cut {len(differ)} texts in "
+            f"different ways, text {differ[0]} among them: both models must have the same "
+            "tokenizer, with the same settings."
+        )
+
+
+def _rows(encoded: Encoded) -> list[tuple[list[int], int]]:
+    """Return the tokens of each text and where its continuation begins."""
+    assert encoded.starts is not None, "continuations are of tasks of texts"
+    tokens = np.split(encoded.tokens, encoded.offsets[1:-1])
+    return [(t.tolist(), int(s)) for t, s in zip(tokens, encoded.starts, strict=True)]
 
 
 def _recalled(loaded: Classifier, task: Task, max_tokens: int) -> BoolArray:
