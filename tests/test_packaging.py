@@ -10,6 +10,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
@@ -121,6 +122,22 @@ def test_a_tag_builds_tests_and_publishes_without_a_password():
     assert set(jobs["publish"]["needs"]) == {"build", "try"}
     assert jobs["publish"]["permissions"] == {"id-token": "write"}
     assert "password" not in str(release)
+
+
+@pytest.mark.parametrize("name", ["ci.yml", "docs.yml", "release.yml"])
+def test_a_workflow_can_read_the_repository_and_runs_what_is_there(name):
+    """A job's own permissions take the place of the workflow's; only publishing reads no files."""
+    workflow = _workflow(name)
+    for job in workflow["jobs"].values():
+        steps = job["steps"]
+        assert all(len({"uses", "run"} & set(step)) == 1 for step in steps)
+        granted = job.get("permissions", workflow.get("permissions"))
+        checks_out = any(str(step.get("uses")).startswith("actions/checkout@") for step in steps)
+        assert not checks_out or granted["contents"] == "read"
+        for command in (step["run"] for step in steps if "run" in step):
+            assert "index-url" not in command
+            for script in re.findall(r"^\.ci/\w+$", command):
+                assert os.access(ROOT / script, os.X_OK)
 
 
 def test_the_lowest_versions_are_those_that_are_declared():
