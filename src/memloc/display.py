@@ -2,6 +2,7 @@
 
 import html
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -31,12 +32,12 @@ class Card:
     """The first rows of a table, shown in notebooks."""
 
 
-class Shown:
+class Shown(ABC):
     """An object that shows itself as a card."""
 
+    @abstractmethod
     def card(self) -> Card:
-        """Return what is shown of the object."""
-        raise NotImplementedError
+        """Return the title, sentences, weights and rows to show."""
 
     def __repr__(self) -> str:
         """Write the card as text: at most five lines."""

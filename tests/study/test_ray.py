@@ -115,3 +115,14 @@ def test_without_ray_it_is_said_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(SettingsError, match=r"pip install 'memloc\[ray\]'"):
         on_ray.RayExecutor(tmp_path)
+
+
+def test_a_ray_that_does_not_start_is_a_sentence(tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray")
+
+    def slow(**_options):
+        raise Exception("The current node timed out during startup.")  # as Ray does
+
+    monkeypatch.setattr(ray, "init", slow)
+    with pytest.raises(SettingsError, match=r"could be started on this machine: .*timed out"):
+        on_ray.RayExecutor(tmp_path)

@@ -384,12 +384,13 @@ def cells(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
         y=_discrete(rows, look.y, look.y_title, alt.Y),
         tooltip=_hover(rows, look),
     )
+    ends = look.limits and [look.limits[0], sum(look.limits) / 2, look.limits[1]]
     legend = alt.Legend(
         orient="bottom",
         gradientLength=220,
-        tickCount=4,
         titleLimit=400,
         format=look.format or alt.Undefined,
+        values=ends or alt.Undefined,
     )
     limits = {"domainMin": 0} if look.limits is None else {"domain": look.limits, "clamp": True}
     scale = alt.Scale(**limits, **scheme)
