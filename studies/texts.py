@@ -261,6 +261,19 @@ def run_part(name: str, home: Path) -> None:
             whole.to_csv(draft, index=False, float_format="%.4g")
 
 
+def repair(home: Path) -> None:
+    """Repair a small model that memorised sequences, in every way, and keep the table."""
+    task, options = texts("sequences", 1, MEMORISED, CLEAN), memloc.LoadOptions(depth=REPAIRED)
+    given: dict[str, Any] = {"seed": 1, "settings": BOTH, "options": options}
+    run = memloc.train(MODELS[0], task, home / "to repair", **given)
+    fewer = {"yardsticks": 4, "orders": 2}
+    found = memloc.repair(run, home / "repaired", settings=fewer)
+    with whole_file(KEPT / "repairs.csv") as draft:
+        found.table.to_csv(draft, index=False, float_format="%.4g")
+
+
+REPAIRED = 4
+"""Layers of the model that is repaired."""
 GROUPS = {
     "easy": "windows of two layers",
     "parts": "attention or MLP of two layers",
@@ -281,8 +294,26 @@ def page_tables() -> dict[str, str]:
         "nulls": nulls_table(plants, nulls),
         "steps": steps_table(runs),
         "kinds": kinds_table(runs),
+        "repairs": repairs_table(pd.read_csv(KEPT / "repairs.csv")),
     }
     return {name: markdown(table) for name, table in tables.items()}
+
+
+def repairs_table(found: pd.DataFrame) -> pd.DataFrame:
+    """Return how each repair compares; yardsticks are one row, by their means."""
+    way = found["way"].str.replace(r"yardstick \d+", "yardsticks", regex=True)
+    means = found.groupby(way, sort=False)[[*REPAIR_COLUMNS]].mean()
+    shown = means.rename(columns=REPAIR_COLUMNS).map("{:.2f}".format)
+    first = found.groupby(way, sort=False)[["layers", "verdict"]].first()
+    return pd.concat([first["layers"], shown, first["verdict"]], axis=1).reset_index()
+
+
+REPAIR_COLUMNS = {
+    "noisy_predicted": "recalled",
+    "clean_accuracy": "ordinary recalled",
+    "perplexity": "perplexity",
+    "relearning": "relearning",
+}
 
 
 def _group(planted: str) -> str:
@@ -388,13 +419,15 @@ def _with_t(values: pd.Series) -> str:
 def main() -> None:
     """Run a part of the study, or write its page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=[*PARTS_OF_STUDY, "page"])
+    parser.add_argument("part", choices=[*PARTS_OF_STUDY, "repair", "page"])
     parser.add_argument("folder", type=Path, nargs="?", default=Path("runs/texts"))
     options = parser.parse_args()
     memloc.quiet()
     if options.part == "page":
         for name, text in page_tables().items():
             put(name, text, PAGE)
+    elif options.part == "repair":
+        repair(options.folder)
     else:
         run_part(options.part, options.folder)
 
