@@ -34,7 +34,8 @@ def gathered(groups: Sequence[Mapping[str, nn.Parameter]]) -> Iterator[list[Para
     found: list[Parameters] = []
     try:
         for number, group in enumerate(groups):
-            members = max((_members(p) for p in group.values()), default=1)
+            stacked = (len(p) for p in group.values() if isinstance(p, Members))
+            members = max(stacked, default=1)
             small = {n: p for n, p in group.items() if p.numel() <= SMALL * members}
             tensors = _gather(f"group-{number}", list(small.values()), members)
             moved += small.values()
@@ -105,7 +106,3 @@ def _put(parameter: nn.Parameter, value: Tensor) -> None:
     parameter.data = value
     if isinstance(parameter, Members):
         parameter.share()
-
-
-def _members(parameter: nn.Parameter) -> int:
-    return len(parameter) if isinstance(parameter, Members) else 1

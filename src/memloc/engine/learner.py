@@ -93,15 +93,11 @@ class Auxiliary:
         return self.settings.epochs * -(-len(self.texts) // self.settings.batch_size)
 
 
-def _nothing(_steps: int) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class Watch:
     """Functions that are called while models learn."""
 
-    advance: Advance = _nothing
+    advance: Advance = lambda _steps: None
     """Called with the number of updates that were done since the last call, of all models."""
     after_update: "Callable[[Trained, int], None] | None" = None
     """Called for each model before the first update, with 0, and after every update."""

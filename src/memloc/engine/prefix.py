@@ -52,7 +52,9 @@ class Prefix:
         self.stack = stack
         with evaluating(self.stack.model):
             if layer < self.layer:
-                self._embed()
+                for rows in self._batches():
+                    self._write(*self._prepare(rows))
+                self.layer = 0
             while self.layer < layer:
                 self._advance()
 
@@ -104,11 +106,6 @@ class Prefix:
         self._inputs.clear()
         with suppress(OSError):
             self._file.unlink(missing_ok=True)
-
-    def _embed(self) -> None:
-        for rows in self._batches():
-            self._write(*self._prepare(rows))
-        self.layer = 0
 
     def _advance(self) -> None:
         for rows in self._batches():

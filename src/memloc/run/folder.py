@@ -212,16 +212,12 @@ class Run(Plotted):
     def training(self) -> Table:
         """The training curves, one row per training and epoch; empty where nothing was trained."""
         path = self.folder / paths.TRAINING
-        if not path.is_file() and not self._has_curves:
+        # Where memloc trained the final weights, their curves must be there.
+        if not path.is_file() and not paths.checkpoint(self.folder, "final").is_dir():
             return as_table([], columns=list(CURVES))
         with as_stored(path):
             table = read_table(path)[0]
             return table[[*CURVES, *table.columns.difference(list(CURVES))]]
-
-    @property
-    def _has_curves(self) -> bool:
-        """Whether memloc trained the final weights, so that their curves must be there."""
-        return paths.checkpoint(self.folder, "final").is_dir()
 
     @cached_property
     def reference_accuracy(self) -> float:

@@ -29,7 +29,7 @@ PATIENCE = 20.0
 
 
 @dataclass(frozen=True)
-class Kind:
+class Lock:
     """A kind of lock, and the sentence that a second process is refused with."""
 
     place: str
@@ -41,13 +41,13 @@ class Kind:
     """Whether a process on another machine is watched for `SILENT` seconds before it is refused."""
 
 
-STUDY = Kind(
+STUDY = Lock(
     "steps/running",
     "{folder} is being run by {who}: `memloc status {folder}` shows how far it is.",
     alone=False,
     watched=True,
 )
-RUN = Kind(
+RUN = Lock(
     "running",
     "{folder} is being trained by {who}: wait until that has ended, or use another folder.",
     alone=True,
@@ -67,20 +67,20 @@ def patient(seconds: float) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def locked(folder: Path, kind: Kind) -> Iterator[Callable[..., None]]:
+def locked(folder: Path, lock: Lock) -> Iterator[Callable[..., None]]:
     """`with locked(folder, RUN): ...`, or `with locked(folder, STUDY) as beat: ... beat({...})`.
 
     The steps of a study inherit its lock: whoever takes it over finds none of them still at work.
     """
-    path = (Path(folder) / kind.place).resolve()
+    path = (Path(folder) / lock.place).resolve()
     if path in _held:
         yield partial(_beat, path)
         return
-    file, ended = _taken(Path(folder), kind), threading.Event()
+    file, ended = _taken(Path(folder), lock), threading.Event()
     heart = threading.Thread(target=_keep_beating, args=(path, ended), daemon=True)
     try:
         _beat(path, {}, now=True)
-        if kind.alone:  # a process that is copied must not have other threads
+        if lock.alone:  # a process that is copied must not have other threads
             heart.start()
         yield partial(_beat, path)
     finally:
@@ -89,7 +89,7 @@ def locked(folder: Path, kind: Kind) -> Iterator[Callable[..., None]]:
             heart.join()
         with suppress(OSError):
             _record(path).unlink(missing_ok=True)
-            if kind.alone:  # otherwise steps that are about to end still hold it
+            if lock.alone:  # otherwise steps that are about to end still hold it
                 _file(path).unlink(missing_ok=True)
         _held.pop(path, None)
         os.close(file)
@@ -109,36 +109,36 @@ def _keep_beating(path: Path, ended: threading.Event) -> None:
             _beat(path, {}, now=True)
 
 
-def _taken(folder: Path, kind: Kind) -> int:
+def _taken(folder: Path, lock: Lock) -> int:
     """Wait for the lock, and take it: the open file that holds it."""
     began = time.monotonic()
-    first = who_runs(folder, kind)
+    first = who_runs(folder, lock)
     while True:
-        other = who_runs(folder, kind)
+        other = who_runs(folder, lock)
         is_abroad = other is not None and other["host"] != socket.gethostname()
         # Locks do not always reach across machines; on this one they are the truth.
         if not is_abroad:
-            file = _flocked(_file((folder / kind.place).resolve()))
+            file = _flocked(_file((folder / lock.place).resolve()))
             if file is not None:
                 return file
         wait = _patience.get()
         if other is None:
             wait = max(wait, PATIENCE)
-        elif is_abroad and kind.watched and other == first:
+        elif is_abroad and lock.watched and other == first:
             wait = max(wait, SILENT + BEAT)
         if time.monotonic() - began >= wait:
-            raise StoreError(_refusal(folder, kind, other, is_unsure=is_abroad and other == first))
+            raise StoreError(_refusal(folder, lock, other, is_unsure=is_abroad and other == first))
         time.sleep(0.05)
 
 
-def _refusal(folder: Path, kind: Kind, other: Mapping[str, Any] | None, *, is_unsure: bool) -> str:
+def _refusal(folder: Path, lock: Lock, other: Mapping[str, Any] | None, *, is_unsure: bool) -> str:
     """Say who has the lock, and how to go on where that process may be dead."""
     who = f"process {other['pid']} on {other['host']}" if other else "another process"
-    refusal = kind.sentence.format(folder=folder, who=who)
+    refusal = lock.sentence.format(folder=folder, who=who)
     if is_unsure:
         refusal += (
             " This machine cannot see at once whether that process is alive. If you know that it "
-            f"has ended, delete {_record(folder / kind.place)} and repeat the command."
+            f"has ended, delete {_record(folder / lock.place)} and repeat the command."
         )
     return refusal
 
@@ -162,29 +162,29 @@ def _flocked(path: Path) -> int | None:
     return None
 
 
-def refuse_if_busy(folder: Path, kind: Kind) -> None:
+def refuse_if_busy(folder: Path, lock: Lock) -> None:
     """Say before any work that another process has the lock."""
-    if who_runs(folder, kind) is not None:  # it, or one with the number of a dead one
-        with locked(folder, kind):
+    if who_runs(folder, lock) is not None:  # it, or one with the number of a dead one
+        with locked(folder, lock):
             pass
 
 
-def is_free(folder: Path, kind: Kind) -> bool:
+def is_free(folder: Path, lock: Lock) -> bool:
     """Return whether the lock is free: a process that was killed may still be listed as alive."""
     try:
-        refuse_if_busy(folder, kind)
+        refuse_if_busy(folder, lock)
     except StoreError:
         return False
     return True
 
 
-def who_runs(folder: Path, kind: Kind) -> dict[str, Any] | None:
+def who_runs(folder: Path, lock: Lock) -> dict[str, Any] | None:
     """Return what the process that has a folder's lock says of itself, unless it is dead.
 
     A process on another machine counts as dead when this process has seen the same record for
     `SILENT` seconds.
     """
-    path = _record(Path(folder).resolve() / kind.place)
+    path = _record(Path(folder).resolve() / lock.place)
     try:
         about = read_json(path)
         host, pid, _ = str(about["host"]), int(about["pid"]), float(about["beat"])

@@ -60,8 +60,8 @@ def open_study(
     if on == "ray":
         ray = RayExecutor(plan.file.folder, address)
         return Execution(plan, ray, expected, chosen, states, retry)
-    kinds = {step.shape.kind for step in plan.steps.values()}
-    local = LocalExecutor(plan.file.folder, at_once, cores(), kinds)
+    types = {step.shape.model_type for step in plan.steps.values()}
+    local = LocalExecutor(plan.file.folder, at_once, cores(), types)
     return Execution(plan, local, expected, chosen, states, retry)
 
 

@@ -256,14 +256,14 @@ class RayExecutor:
             return []
         waiting = list(self._running)
         ready, _ = self._ray.wait(waiting, num_returns=len(waiting), timeout=seconds)
-        return [self._outcome(reference) for reference in ready]
-
-    def _outcome(self, reference: Any) -> Outcome:
-        step = self._running.pop(reference)
-        try:
-            return Outcome.model_validate_json(self._ray.get(reference))
-        except self._ray.exceptions.RayError as error:
-            return Outcome(step=step.name, reason=in_words(error))
+        outcomes = []
+        for reference in ready:
+            step = self._running.pop(reference)
+            try:
+                outcomes.append(Outcome.model_validate_json(self._ray.get(reference)))
+            except self._ray.exceptions.RayError as error:
+                outcomes.append(Outcome(step=step.name, reason=in_words(error)))
+        return outcomes
 
     def is_at_work(self, step: Step) -> bool:
         """Return whether a worker has begun a step; until then, Ray has it in its queue."""

@@ -87,8 +87,8 @@ class Shape:
     depth: int
     width: int
     vocabulary: int
-    kind: str = ""
-    """The type of model, as transformers calls it, where it is known."""
+    model_type: str = ""
+    """Type of the model, as transformers calls it, where it is known."""
 
     @property
     def name(self) -> str:

@@ -131,19 +131,17 @@ class Store:
         if step.method:
             Result.read(paths.result(self.folder / step.folder, step.method))
             return
-        for folder in self._runs(step):
-            Run.open(folder).check_whole()
+        for run in self._runs(step):
+            Run.open(run).check_whole()
         looked_at = step.folders if step.kind == "plant" else ()
-        for about in (about for folder in looked_at for about in self._abouts(folder)):
-            Result.read(about.parent)
+        for folder in looked_at:
+            for about in (self.folder / folder / paths.RESULTS).glob(f"*/{paths.ABOUT}"):
+                Result.read(about.parent)
 
     def _runs(self, step: Step) -> list[Path]:
         """Return the folders of the runs that a step makes."""
         places = [self.folder / place for place in step.folders]
         return [place for place in places if (place / paths.RUN).is_file()]
-
-    def _abouts(self, run: str) -> list[Path]:
-        return sorted((self.folder / run / paths.RESULTS).glob(f"*/{paths.ABOUT}"))
 
     def _files(self, step: Step) -> dict[str, list[int]]:
         """Return the size and times of each file that a step left."""
@@ -218,13 +216,9 @@ class Store:
         # With the same settings as before it is the inputs that changed.
         for name in changed or step.keys:
             for path in step.removes[name]:
-                self._take_away(self.folder / path)
-
-    def _take_away(self, path: Path) -> None:
-        """Remove a file or folder, unless another process has the lock of its run."""
-        run = self._run_of(path)
-        with nullcontext() if run is None else locked(run, RUN):
-            remove(path)
+                run = self._run_of(self.folder / path)
+                with nullcontext() if run is None else locked(run, RUN):  # no other is at work
+                    remove(self.folder / path)
 
     def _run_of(self, path: Path) -> Path | None:
         """Return the folder of the run that a path is, or is in."""

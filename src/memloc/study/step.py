@@ -11,8 +11,6 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +39,9 @@ def do(step: Step) -> Outcome:
     try:
         if done := finished(store, step):  # by a worker of a cluster that was lost after it
             return done
-        with _watched(step.home):
+        notes = telling(lambda text: say(text, sys.stderr))
+        # A process that this step was taken from may be about to end, and has the lock until then.
+        with patient(2 * SILENT), lines(), notes, requested(["run", step.home]):
             store.begin(step, step.token)
             _watch(store, step.name, step.token)
             limit_threads(step.threads)
@@ -76,15 +76,6 @@ def _plant(folder: Path, step: Step) -> None:
     for run in made:
         if is_enough(run):
             _look(Run.open(run.folder, step.device), step)
-
-
-@contextmanager
-def _watched(study: str) -> Iterator[None]:
-    """While active, progress goes to the log, and locks are waited for."""
-    # A process that a step was taken from may be about to end.
-    notes = telling(lambda text: say(text, sys.stderr))
-    with patient(2 * SILENT), lines(), notes, requested(["run", study]):
-        yield
 
 
 def _now() -> FloatArray:
