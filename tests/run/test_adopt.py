@@ -22,6 +22,7 @@ from memloc.methods.apply import analyse, localise
 from memloc.model import checkpoints, load
 from memloc.model.load import load_model
 from memloc.progress import requested, telling
+from memloc.run import adopt as adopting
 from memloc.run.adopt import adopt
 from memloc.run.folder import Run
 from memloc.store import identity
@@ -417,11 +418,11 @@ def test_no_more_than_two_models_are_held_at_once(given, tmp_path, monkeypatch):
         held.append(sum(model() is not None for model in models))
         return found
 
-    monkeypatch.setattr(load, "load_model", watching)
-    monkeypatch.setattr(checkpoints, "load_model", watching)
+    for module in (load, checkpoints, adopting):
+        monkeypatch.setattr(module, "load_model", watching)
     run = adopt(tmp_path / "mine", **given)
-    adopting, held[:] = [*held], []
-    assert (len(adopting), max(adopting)) == (5, 2)
+    assert (len(held), max(held)) == (5, 2)
+    held.clear()
     few = {"swapping.clean_examples": 1, "shares.clean_examples": 1}
     localise(run, ["swapping", "shares"], settings=few)
     assert (len(held), max(held)) == (4, 2)
@@ -432,11 +433,12 @@ def test_each_checkpoint_is_loaded_and_hashed_once_by_adopt_and_by_localise(
 ):
     loaded, read, hashed = [], [], []
     plain = checkpoints.load_checkpoint, identity._read, load.hash_weights
-    monkeypatch.setattr(
-        checkpoints,
-        "load_checkpoint",
-        lambda at, *a, **k: loaded.append(at) or plain[0](at, *a, **k),
-    )
+    for module in (checkpoints, adopting):
+        monkeypatch.setattr(
+            module,
+            "load_checkpoint",
+            lambda at, *a, **k: loaded.append(at) or plain[0](at, *a, **k),
+        )
     monkeypatch.setattr(identity, "_read", lambda path: read.append(path) or plain[1](path))
     monkeypatch.setattr(load, "hash_weights", lambda named: hashed.append(1) or plain[2](named))
     monkeypatch.setattr(identity, "SETTLED", 0.0)
