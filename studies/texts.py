@@ -366,7 +366,7 @@ def steps_table(runs: pd.DataFrame) -> pd.DataFrame:
     used = runs[runs["recalled"] >= 0.95]
     rows = []
     for step in STEPS:
-        for kind in COMPARED:
+        for kind in [kind for kind in COMPARED if (used["kind"] == kind).any()]:
             part = used[used["kind"] == kind]
             names = {"control": "control", "undone": "undone", "centre": "centre"}
             means = {n: _ends(part[f"{c}_{step:g}"]) for n, c in names.items()}
