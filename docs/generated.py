@@ -111,7 +111,7 @@ def _documented(name: str, found: Any) -> str:
 
 
 HIDDEN = {"card", "report", "found", "told", "picture", "on_train_begin", "on_epoch_end"}
-HIDDEN |= {"load_start", "load_pretrained", "planted_groups", "files", "require"}
+HIDDEN |= {"load_start", "load_pretrained", "planted_groups", "files", "require", "encode"}
 HIDDEN |= {"on_train_end", "check_unchanged", "check_whole", "identity", "note", "work"}
 """Members that programs on top of memloc do not need."""
 

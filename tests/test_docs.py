@@ -315,11 +315,7 @@ def test_lines_fit_the_screen(page):
     limits = [150 if line.startswith(("|", "<!--")) else 120 for line in lines]
     numbered = enumerate(zip(lines, limits, strict=True), 1)
     assert not [number for number, (line, limit) in numbered if len(line) > limit]
-    assert len(lines) <= LONGER.get(page.name, 200)
-
-
-LONGER = {"findings.md": 250, "models.md": 220}
-"""Pages that are still to be cut."""
+    assert len(lines) <= 200
 
 
 STUDIES = [DOCS / "guides" / "studies.md", DOCS / "guides" / "plant.md"]
