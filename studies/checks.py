@@ -358,6 +358,25 @@ def distances_table() -> pd.DataFrame:
     return _shown([{str(n): v for n, v in row.items()} for row in rows.to_dict("records")])
 
 
+def plants_table() -> pd.DataFrame:
+    """Return what another reference and finer units say of plants."""
+    runs = read("runs").sort_values(["draw", "model"])
+    rows = runs[runs["draw"].str.startswith("plant ")].to_dict("records")
+    return _shown(
+        [
+            {
+                "plant": str(row["draw"]).removeprefix("plant "),
+                "model": row["model"],
+                "word": row["word"],
+                "r, another reference": row.get("r_order", np.nan),
+                "planted mass by it": row.get("mass_order", np.nan),
+                "mass in the planted part": row.get("part_mass", np.nan),
+            }
+            for row in rows
+        ]
+    )
+
+
 KIND_OF_DRAW = dict.fromkeys((*DRAWS, "order"), "ordinary")
 SAID = {
     "noise": "other wrong labels",
@@ -402,7 +421,7 @@ def _shown(rows: Sequence[Row]) -> pd.DataFrame:
             return str(value)
         if np.isnan(value):
             return "–"
-        return f"{value:.3f}" if name.startswith("p") else f"{value:.2f}"
+        return f"{value:.3f}" if name.startswith("p,") else f"{value:.2f}"
 
     return pd.DataFrame([{n: cell(n, v) for n, v in row.items()} for row in rows]).fillna("–")
 
@@ -412,6 +431,7 @@ TABLES_OF_PAGE: dict[str, Callable[[], str]] = {
     "sets": lambda: markdown(sets_table()),
     "mixtures": lambda: markdown(distances_table()),
     "draws": lambda: markdown(draws_table()),
+    "planted": lambda: markdown(plants_table()),
 }
 
 
