@@ -86,8 +86,9 @@ def test_train_says_how_many_updates_there_will_be(run, command, monkeypatch):
     printed(run(*command, "--seed=2"))  # measures this machine
     done = []
     monkeypatch.setattr(calibrate, "speed", lambda *_: pytest.fail("measured again"))
-    plain = finetune.update
-    monkeypatch.setattr(finetune, "update", lambda o, r: done.append(o.members) or plain(o, r))
+    plain = finetune.Objective.updating
+    watched = lambda o: done.append(o.members) or plain(o)  # noqa: E731
+    monkeypatch.setattr(finetune.Objective, "updating", watched)
     first, second = said_before(run(*command))
     assert f", {sum(done)} updates in all: about " in first
     assert second.startswith("Results will take ")
