@@ -326,10 +326,10 @@ def sets_table() -> pd.DataFrame:
         "necessary": "undone by them",
         "random_necessary": "by random sets",
         "p_necessary": "p, undone",
-        "sufficient": "kept by them alone",
+        "sufficient": "kept by them",
         "random_sufficient": "by random sets alone",
         "p_sufficient": "p, kept",
-        "p_rest": "p, others hold some",
+        "p_rest": "p, others hold",
         "p_minimal": "p, each is needed",
     }
     runs = read("runs").sort_values(["model", "draw"])

@@ -275,8 +275,8 @@ def repair(home: Path) -> None:
 REPAIRED = 4
 """Layers of the model that is repaired."""
 GROUPS = {
-    "easy": "windows of two layers",
-    "parts": "attention or MLP of two layers",
+    "easy": "two layers",
+    "parts": "attention or MLP",
     "equal": "equal rates",
     "decoy": "decoys elsewhere",
 }
@@ -331,23 +331,17 @@ def plants_table(plants: pd.DataFrame) -> pd.DataFrame:
             {
                 "plants": GROUPS[str(group)],
                 "memorised": f"{len(used)} of {len(part)}",
-                "both layers first": _rate(right),
+                "both layers first": f"{right.sum()} of {len(right)}",
                 "named right": _rate(used["right"].astype(bool)),
-                **{name: _ends(used[f"mass{key}"]) for name, key in MASSES.items()},
+                "mass": _ends(used["mass"]),
+                "by tokens": _ends(used["mass_tokens"]),
+                "right part": _ends(used["mass_part"]).partition(" ")[0],
+                "weight distance": _ends(used["mass_distance"]),
                 "control": _ends(used["control"]),
             }
         )
     order = {name: place for place, name in enumerate(GROUPS.values())}
     return pd.DataFrame(rows).sort_values("plants", key=lambda names: names.map(order))
-
-
-MASSES = {
-    "mass": "",
-    "by tokens": "_tokens",
-    "in the right part": "_part",
-    "of weight distance": "_distance",
-}
-"""Columns of the table, and how those of the rows end."""
 
 
 def nulls_table(plants: pd.DataFrame, nulls: pd.DataFrame) -> pd.DataFrame:
@@ -404,7 +398,7 @@ def _ends(values: pd.Series) -> str:
     known = values.dropna()
     if not len(known):
         return "–"
-    return f"{known.mean():.2f} ({known.min():.2f} to {known.max():.2f})"
+    return f"{known.mean():.2f} ({known.min():.2f}–{known.max():.2f})"
 
 
 def _with_t(values: pd.Series) -> str:
