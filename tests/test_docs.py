@@ -143,9 +143,10 @@ def test_the_page_leads_from_a_file_of_texts_to_a_picture(tmp_path, monkeypatch)
     for saved in (whole.model, whole.tokenizer):
         saved.save_pretrained("tiny-opt")
     lines = "".join(blocks(TEXTS, "sh")).replace("\\\n", "").splitlines()
-    train, localise, report, adopt, _repair = lines  # which tests/labels/test_repair.py does
+    train, localise, report, adopt, _, *streamed = lines  # repair: tests/labels/test_repair.py
     faster = "--preset demo --set finetune.epochs=60 --set finetune.batch_size=4"
-    for line in (f"{train} {faster} --set finetune.learning_rate=0.003", localise, report, adopt):
+    train = f"{train} {faster} --set finetune.learning_rate=0.003"
+    for line in (train, localise, report, adopt, *streamed):
         app(shlex.split(line)[1:], standalone_mode=False)
         for name in ("final", "reference"):
             trained = Path("runs/texts/tiny-opt/seed-1/checkpoints", name)

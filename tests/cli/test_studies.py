@@ -93,7 +93,7 @@ def test_texts_of_a_file_are_planted_and_methods_about_labels_do_not_look(run, t
         str(tmp_path / "lines.csv"),
         None,
     )
-    assert set(step.methods) == {"shares", "swapping"}
+    assert set(step.methods) == {"shares", "swapping", "retraining"}
 
 
 def _set(settings):

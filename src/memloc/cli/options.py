@@ -248,9 +248,9 @@ def check_training(folder: Path, weights: Iterable[str]) -> None:
     check_place(folder)
 
 
-def check_checkpoints(given: Checkpoints) -> None:
-    """Refuse checkpoints that are not there."""
-    from memloc.model.known import checkpoint_folder
+def check_checkpoints(given: Checkpoints, *, needs_start: bool = False) -> None:
+    """Refuse checkpoints that are not there, pre-trained weights included if they are needed."""
+    from memloc.model.known import checkpoint_folder, start_of
 
     named = (given.final, given.reference, given.memorised, given.frozen)
     for folder in (*named, *given.epochs.values()):
@@ -258,3 +258,4 @@ def check_checkpoints(given: Checkpoints) -> None:
             checkpoint_folder(folder)
     if given.pretrained is not None:
         check_model(given.pretrained)
+    start_of(given.final, given.pretrained, needed=needs_start)

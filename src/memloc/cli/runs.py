@@ -45,6 +45,9 @@ Flip = Annotated[
 TrainMissing = Annotated[
     bool, typer.Option("--train-missing", help="Train reference and frozen weights if not given.")
 ]
+Stream = Annotated[
+    bool, typer.Option("--stream", help="Read one block at a time, for lack of memory.")
+]
 
 
 @option_by_option
@@ -176,9 +179,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         int | None, typer.Option(help="Seed of random choices. Default: the Trainer's, or 1.")
     ] = None,
     train_missing: TrainMissing = False,
-    stream: Annotated[
-        bool, typer.Option("--stream", help="Read one block at a time, for lack of memory.")
-    ] = False,
+    stream: Stream = False,
     constants: Constants,
     as_json: AsJson = False,
 ) -> None:
@@ -199,7 +200,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     settings_of_run(name, constants.changes, has_noise=True)
     check_training(run, ())
     if own.data is not None:
-        check_checkpoints(checkpoints)
+        check_checkpoints(checkpoints, needs_start=train_missing)
         check_noisy_file(own.data, **own.columns)
 
     from memloc.run.adopt import adopt as adopt_checkpoints
@@ -209,15 +210,14 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         "preset": name,
         "settings": constants.changes,
         "train_missing": train_missing,
-        "device": constants.device,
+        **{"device": constants.device, "stream": stream},
         **({} if seed is None else {"seed": seed}),
     }
     with _told("training", run.parent):
         if own.data is None:
             made = adopt_trainer(run, **_of_trainer(checkpoints, own), **given)
         else:
-            data = {**asdict(own), "stream": stream}
-            made = adopt_checkpoints(run, **checkpoints.by_name, **data, **given)
+            made = adopt_checkpoints(run, **checkpoints.by_name, **asdict(own), **given)
     console.show_run(made, common_preset(name).verdict.noisy_at_least, as_json)
 
 

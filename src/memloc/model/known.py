@@ -7,6 +7,7 @@ from pathlib import Path
 from memloc.data import hub
 from memloc.errors import (
     ModelError,
+    SettingsError,
     in_words,
     lookup,
     nearest,
@@ -87,6 +88,15 @@ def adapter_base(folder: Path) -> str:
     if not isinstance(name, str) or not name:
         raise ModelError(f"{folder / ADAPTER} does not name its base model: give --pretrained.")
     return name
+
+
+def start_of(final: Path, pretrained: str | Path | None, *, needed: bool) -> str | Path | None:
+    """Return the pre-trained weights that were given, by default the base model of an adapter."""
+    if pretrained is None and is_adapter(final):
+        return adapter_base(final)
+    if needed and pretrained is None:
+        raise SettingsError("--train-missing starts from pre-trained weights: give --pretrained.")
+    return pretrained
 
 
 def _refuse_folder(name: str, folder: Path) -> None:

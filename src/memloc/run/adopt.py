@@ -17,7 +17,7 @@ from memloc.errors import ModelError, SettingsError, checked_arguments
 from memloc.model.check import check_pair, require_agreement
 from memloc.model.checkpoints import load_checkpoint, load_start
 from memloc.model.device import pick_device, suitable_threads
-from memloc.model.known import adapter_base, is_adapter
+from memloc.model.known import start_of
 from memloc.model.load import Classifier, LoadOptions
 from memloc.model.predict import accuracies, encode_for, predicted
 from memloc.progress import announce, request, tell
@@ -103,9 +103,8 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         device: `auto`, `cpu`, `cuda` or `mps`.
         stream: Whether to read blocks from disk when they run, for models larger than memory.
     """
-    given = {"final": final, "reference": reference, "memorised": memorised, "frozen": frozen}
-    places = _places(**given, **_early(epochs))
-    pretrained = _start(places["final"], pretrained, needed=train_missing)
+    places = _places(epochs, final=final, reference=reference, memorised=memorised, frozen=frozen)
+    pretrained = start_of(places["final"], pretrained, needed=train_missing)
     decided = settings_of_run(preset, settings or {}, has_noise=True)
     columns = Columns(text, label, pair, original, flag, prompt, continuation)
     how = LoadOptions(base=None if pretrained is None else str(pretrained), stream=stream)
@@ -113,8 +112,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     task = _read(data, columns, held_out, loaded.label_names)
     task = memorised_texts(task, places, pretrained, how, decided.text.max_tokens)
     status = _examined(loaded, places, how, partial(_measured, task, decided, device))
-    spec = RunSpec.of(str(pretrained or final), task, seed, decided)
-    record = _record(spec, task, loaded, status)
+    record = _record(str(pretrained or final), task, seed, decided, loaded, status)
     del loaded
     with locked(Path(folder), RUN):
         run = _noted(replace(begin(Path(folder), task, record, status), device=device), status)
@@ -135,6 +133,7 @@ def adopt_trainer(  # noqa: PLR0913 - each is something that people have or do n
     settings: Mapping[str, Any] | None = None,
     train_missing: bool = False,
     device: str = "auto",
+    stream: bool = False,
 ) -> Run:
     """Make a run of the output folder of a Hugging Face Trainer that had a `memloc.RunCallback`.
 
@@ -152,12 +151,14 @@ def adopt_trainer(  # noqa: PLR0913 - each is something that people have or do n
         settings: Settings that differ from the preset.
         train_missing: Whether to train reference and frozen weights from the pre-trained model.
         device: `auto`, `cpu`, `cuda` or `mps`.
+        stream: Whether to read blocks from disk when they run, for models larger than memory.
     """
     kept = _of_trainer(Path(output))
     tokens = {"text.max_tokens": kept.pop("max_tokens")}
     kept |= {"reference": reference, "frozen": frozen, "held_out": held_out, "preset": preset}
     kept |= {"settings": {**tokens, **(settings or {})}, "train_missing": train_missing}
-    return adopt(folder, **{**kept, **({} if seed is None else {"seed": seed})}, device=device)
+    kept |= {"device": device, "stream": stream}
+    return adopt(folder, **{**kept, **({} if seed is None else {"seed": seed})})
 
 
 def _of_trainer(output: Path) -> dict[str, Any]:
@@ -194,8 +195,9 @@ def _keep_curves(run: Run, data: Source) -> None:
             shutil.copy(kept / paths.TRAINING, draft)
 
 
-def _places(**given: str | Path | None) -> dict[str, Path]:
+def _places(epochs: Any, **given: str | Path | None) -> dict[str, Path]:
     """Return the folders of weights; a Trainer's folder stands for the final ones kept in it."""
+    given |= _early(epochs)
     places = {name: Path(place) for name, place in given.items() if place is not None}
     kept = {name: place / paths.TRAINER / "final" for name, place in places.items()}
     return {name: kept[name] if kept[name].is_dir() else places[name] for name in places}
@@ -215,15 +217,6 @@ def _number(epoch: object) -> int:
     if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 1:
         raise SettingsError(f"Epochs are whole numbers from 1, not {epoch!r}.")
     return epoch
-
-
-def _start(final: Path, pretrained: str | Path | None, *, needed: bool) -> str | Path | None:
-    """Return the pre-trained weights that were given, by default the base model of an adapter."""
-    if pretrained is None and is_adapter(final):
-        return adapter_base(final)
-    if needed and pretrained is None:
-        raise SettingsError("--train-missing starts from pre-trained weights: give --pretrained.")
-    return pretrained
 
 
 def _noted(run: Run, new: RunStatus) -> Run:
@@ -278,9 +271,11 @@ def _examined(
     return RunStatus(adopted=found, final=ending, reference=reference)
 
 
-def _record(spec: RunSpec, task: Task, final: Classifier, status: RunStatus) -> RunRecord:
+def _record(
+    start: str, task: Task, seed: int, decided: RunSettings, final: Classifier, status: RunStatus
+) -> RunRecord:
     return RunRecord(
-        spec=spec,
+        spec=RunSpec.of(start, task, seed, decided),
         made_by="adopt",
         weights_hash=status.adopted["final"].hash,
         depth=final.stack.depth,
