@@ -18,6 +18,7 @@ import memloc.protocol
 from fixtures.tasks import QUICK
 from memloc.cli import app
 from memloc.display import Plotted
+from memloc.model import known
 from memloc.model.load import LoadOptions, load_model
 from memloc.study.config import parse_study
 from studies.tutorial import STEP, hand_over, play
@@ -41,11 +42,20 @@ def blocks(page: Path, language: str) -> list[str]:
 PYTHON = [(page, code) for page in PAGES for code in blocks(page, "python")]
 
 
+LITTLE = {
+    "finetune.epochs": 8,
+    "finetune.near_ceiling": 0.3,
+    "control.epochs": 8,
+    "control.accuracy_above": 0.3,
+}
+"""The trainings of the documents, which end before they have memorised much."""
+
+
 @pytest.fixture(scope="module")
 def quick():
     """The presets on less work: what is tested is that the documents run."""
     kept = {name: dict(values) for name, values in memloc.protocol.PRESETS.items()}
-    memloc.protocol.PRESETS["demo"].update({"finetune.epochs": 6, "finetune.near_ceiling": 0.3})
+    memloc.protocol.PRESETS["demo"].update(LITTLE)
     for values in memloc.protocol.PRESETS.values():
         values.update({"verdict.noisy_at_least": 0.01, **QUICK})
     memloc.methods.protocol.preset.cache_clear()
@@ -59,11 +69,36 @@ def quick():
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory, quick):
+def shorter(tmp_path_factory):
+    """Replaces the embedded OPT by its first ten layers, which have a quarter of the subsets."""
+    home = tmp_path_factory.mktemp("short") / "tiny-opt"
+    shutil.copytree(known.tiny_folder("tiny-opt"), home)
+    short = load_model("tiny-opt", [], options=LoadOptions(depth=10))
+    for saved in (short.model.base_model, short.tokenizer):
+        saved.save_pretrained(home)
+    real = known.tiny_folder
+
+    def shorten(patch):
+        patch.setattr(known, "tiny_folder", lambda n: home if n == "tiny-opt" else real(n))
+
+    return shorten
+
+
+@pytest.fixture
+def at_desk(desk, shorter, monkeypatch):
+    """Works in that folder, with the shorter model."""
+    monkeypatch.chdir(desk)
+    shorter(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory, quick, shorter):
     """A folder with the files and the run that the documents speak of."""
     desk = tmp_path_factory.mktemp("desk")
     noisy = memloc.add_noise(memloc.load_task("tiny-topic", examples=200), rate=0.15, seed=1)
-    run = memloc.train("tiny-opt", noisy, desk / "runs" / "first", seed=1)
+    with pytest.MonkeyPatch.context() as patch:
+        shorter(patch)
+        run = memloc.train("tiny-opt", noisy, desk / "runs" / "first", seed=1)
     hand_over(run.folder, desk)
     (desk / "control").mkdir()
     texts = memloc.load_task("tiny-sentiment").train
@@ -84,8 +119,8 @@ def test_there_is_python_in_the_documents():
 
 
 @pytest.mark.slow
-def test_the_python_of_the_documents_runs(desk, monkeypatch):
-    monkeypatch.chdir(desk)
+@pytest.mark.usefixtures("at_desk")
+def test_the_python_of_the_documents_runs():
     for page, code in PYTHON:
         if page not in TOGETHER:
             exec(compile(code, str(page), "exec"), {"__name__": page.stem})
@@ -93,8 +128,8 @@ def test_the_python_of_the_documents_runs(desk, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda page: page.stem)
-def test_a_notebook_runs_from_its_first_cell_to_its_last(page, desk, monkeypatch):
-    monkeypatch.chdir(desk)
+@pytest.mark.usefixtures("at_desk")
+def test_a_notebook_runs_from_its_first_cell_to_its_last(page, monkeypatch):
     monkeypatch.setattr(Plotted, "plot", lambda _self: None)  # which has tests of its own
     space = {"__name__": page.stem}
     for code in blocks(page, "python"):
