@@ -143,7 +143,7 @@ class Columns:
 
     @property
     def right(self) -> "Columns":
-        """The same columns without marks, with the labels before noise if there are any."""
+        """Return the columns without marks, with the labels before noise if there are any."""
         label = self.original or self.label
         return replace(self, label=label, original=None, flag=None)
 

@@ -53,7 +53,7 @@ class Learner:
     seed: int
     """Seed of the order of the texts and of dropout."""
     parts: tuple[Part, ...] = (Part(),)
-    """What is learnt; several parts, each with layers of its own, need an auxiliary task."""
+    """Examples to learn; several parts, each with layers of its own, need an auxiliary task."""
     is_kept: bool = False
     """Whether the trained model was kept before. The model then learns only if a state says that
     it was interrupted in one pass with others, which were not kept."""

@@ -38,7 +38,7 @@ class Objective:
     lengths: IntArray
     """Tokens of each row of the data, for length-grouped batches."""
     tensors: Parameters
-    """What the optimiser updates, see `objectives.learning`."""
+    """Parameters that the optimiser updates, see `objectives.learning`."""
     parameters: Parameters
     """The parameters of the model behind these tensors."""
     settings: FineTuneSettings

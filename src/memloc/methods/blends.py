@@ -24,7 +24,7 @@ STEPS = 80
 RATE = 0.2
 """Learning rate of the masks, by Adam."""
 PENALTY = 1.0
-"""What a layer that stays the final model's costs, in nats of an example, times the depth."""
+"""Cost of a layer that stays the final model's: nats of one example, times the depth."""
 TEMPERATURE, LOW, HIGH = 2 / 3, -0.1, 1.1
 """The Hard Concrete distribution as Louizos et al. 2018 recommend it."""
 

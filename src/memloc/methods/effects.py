@@ -1,4 +1,4 @@
-"""What changed states, early readouts and gradients say of each layer; for the methods of peers."""
+"""Effects of changed states, early readouts and gradients by layer, for methods of other papers."""
 
 from collections.abc import Callable, Iterator
 

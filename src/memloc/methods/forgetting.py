@@ -60,7 +60,7 @@ class Data:
 def measure(
     stack: Stack, data: Data, groups: "Sequence[Group]", advance: Advance = lambda _: None
 ) -> "tuple[Norms, FloatArray]":
-    """Norms of the mean gradients of noisy and clean examples and of their difference.
+    """Return norms of the mean gradients of noisy and clean examples and of their difference.
 
     And the norm that is asked for without each group in turn, (groups, layers), if there are some.
     """
@@ -68,7 +68,7 @@ def measure(
     lengths, packs = data.encoded.lengths, can_pack(stack)
 
     def values(rows: IntArray) -> Iterator[Tensor]:
-        """Of these examples, batch by batch."""
+        """Return the forgetting gradients of these examples, computed batch by batch."""
         for batch in _batches(stack, lengths, packs, rows):
             with torch.enable_grad():
                 yield data.value(stack, batch)
@@ -146,7 +146,7 @@ def _norms(sums: Sequence[Tensor], counts: IntArray, sizes: list[int], kind: str
 
 
 def mean_gradient(noisy: Tensor, clean: Tensor, counts: IntArray, kind: str) -> Tensor:
-    """Of `noisy` or `clean` examples, whose sums and counts are given, or their `difference`."""
+    """Return the mean gradients of `noisy` or `clean` examples, or their `difference`."""
     n_noisy, n_clean = map(int, counts)
     if kind == "clean":
         return clean / n_clean
@@ -155,7 +155,7 @@ def mean_gradient(noisy: Tensor, clean: Tensor, counts: IntArray, kind: str) -> 
 
 
 def cheapest_batches(lengths: IntArray, per_batch: int, most: int) -> list[IntArray]:
-    """Batches of at most `most` tokens with padding (or of one text), the longest texts first.
+    """Return batches of at most `most` tokens with padding (or one text), longest texts first.
 
     A batch costs its tokens with padding, and `per_batch` tokens more whatever its size: of all
     ways to cut the sorted texts, this is one that costs least in total.
@@ -163,7 +163,7 @@ def cheapest_batches(lengths: IntArray, per_batch: int, most: int) -> list[IntAr
     order = np.argsort(-lengths, kind="stable")
     longest = np.maximum(lengths[order], 1)
     cost = np.zeros(len(order) + 1, dtype=np.int64)
-    """Of the texts from here on."""
+    """Least cost of the texts from here on."""
     best = np.zeros(len(order), dtype=np.int64)
     """Size of the batch that begins here."""
     for start in reversed(range(len(order))):

@@ -50,7 +50,7 @@ class ActivationPatching(Peer):
 
 
 class MeanAblation(Peer):
-    """What each layer adds to the state, replaced by its mean over the clean examples.
+    """Mean ablation: what each layer adds is replaced by its mean over the clean examples.
 
     Single-layer mean ablation, as in Wang et al. 2023.
     """
@@ -71,7 +71,7 @@ class MeanAblation(Peer):
 
 
 class LogitLens(Peer):
-    """What the model's head says after each layer: where the noisy labels become its answer.
+    """Logit lens: the head reads each layer's output; noisy labels become its answer somewhere.
 
     nostalgebraist 2020; the idea of prediction depth (Baldock et al. 2021) with the model's own
     head in place of neighbours. The weight of a layer is the rise of the log-probability.
@@ -92,7 +92,7 @@ class LogitLens(Peer):
 
 
 class IntegratedGradients(Peer):
-    """What each layer gives, moved from the reference's layer to the final one's, in all at once.
+    """Integrated gradients: all layers' outputs move from the reference's to the final model's.
 
     Sundararajan et al. 2017: gradients are averaged along the path, and layers sum to what all of
     them change. Moving one layer alone is activation patching, whatever the path (completeness).

@@ -17,7 +17,7 @@ from memloc.data.task import NoisyLabels, Task
 from memloc.errors import DataError
 
 KINDS = ("noisy", "clean a", "clean b")
-"""What an example is to a pair."""
+"""Role of an example for a pair of classes."""
 COINCIDE = 1e-6
 """Centroids that are nearer than this share of the vectors' size differ by float noise only."""
 MANY = 1000
@@ -140,7 +140,7 @@ def shuffled_separability(
 def _at_layer(
     vectors: NDArray[np.floating], noisy: NoisyLabels, pairs: IntArray, rows: tuple[IntArray, ...]
 ) -> tuple[FloatArray, FloatArray, BoolArray]:
-    """Of one layer: positions of rows (pair, example); of pairs, separability and coincidence."""
+    """Positions of rows (pair, example) in one layer, and separability and coincidence of pairs."""
     clean, n_classes = ~noisy.is_noisy, int(pairs.max()) + 1
     points = vectors.astype(np.float64)
     size = np.sqrt((points**2).sum(1).mean())

@@ -25,7 +25,7 @@ from memloc.stats.windows import layers_name
 ALIKE = 0.01
 """Vectors that differ from their mean by less than this share of its length are hardly read."""
 ROWS_AT_ONCE = 64
-"""Of each seed and layer, when nothing is learnt: little memory whatever the data."""
+"""Number of rows per batch when nothing is learnt, which keeps memory small for any data."""
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ OTHER_KIND = {
     "localiser": "a localiser: use `memloc analyse`",
     "analysis": "an analysis: use `memloc localise`",
 }
-"""What a method is not, if it was given to the command for the other kind."""
+"""Sentence for a method that was given to the command for the other kind."""
 
 
 def _ours() -> dict[str, type[Method]]:

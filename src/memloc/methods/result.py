@@ -1,4 +1,4 @@
-"""What a method found: tidy tables by name, and how they came to be; one Parquet file per table."""
+"""Results of methods: tidy tables by name, and how they came to be; one Parquet file per table."""
 
 import json
 from collections.abc import Mapping

@@ -35,7 +35,7 @@ TEXTS = {
     "noisy labels": "memorised texts",
     "clean ones": "ordinary ones",
 }
-"""What the answer calls the examples of a task of texts."""
+"""Words of the answer for the examples of a task of texts."""
 USUAL_EPOCHS = 12
 """Number of kept epochs that a cost is estimated for."""
 

@@ -1,4 +1,4 @@
-"""What figures and the terminal show of our own methods: functions of the tables they leave."""
+"""Views of memloc's own methods for figures and the terminal, computed from their tables."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

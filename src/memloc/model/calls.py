@@ -150,7 +150,7 @@ def _attention(function: Callable[..., Any]) -> Iterator[None]:
 
 
 def _cut(value: Any, tokens: int, here: Positions) -> Any:
-    """What a block is given for some positions: places and rotations have one row a token."""
+    """Cut a block's arguments to some positions: places and rotations have one row per token."""
     if isinstance(value, dict):
         return {name: _cut(inner, tokens, here) for name, inner in value.items()}
     if isinstance(value, tuple):

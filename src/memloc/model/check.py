@@ -38,7 +38,7 @@ THOROUGH, QUICK = (24, 3, 12, 23), (9, 3)
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What was found; differences are relative to the largest logit."""
+    """Findings of the check; differences are relative to the largest logit."""
 
     model: str
     architecture: str

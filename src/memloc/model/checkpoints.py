@@ -43,7 +43,7 @@ def save_checkpoint(folder: Path, trained: Classifier, about: Mapping[str, Any])
 
 @contextmanager
 def _as_os_error() -> Iterator[None]:
-    """What safetensors cannot write (a full disk, say) it reports as an error of its own."""
+    """Turn an error of safetensors while writing, such as a full disk, into an OSError."""
     try:
         yield
     except SafetensorError as error:

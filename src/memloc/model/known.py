@@ -21,7 +21,7 @@ ADAPTER = "adapter_config.json"
 
 @dataclass(frozen=True)
 class ModelRow:
-    """A line of `memloc models`."""
+    """One line of `memloc models`."""
 
     name: str
     layers: str
@@ -41,18 +41,18 @@ KNOWN = (
 
 
 def tiny_folder(name: str) -> Path:
-    """The folder of an embedded model, in the format of `save_pretrained`."""
+    """Return the folder of an embedded model, in the format of `save_pretrained`."""
     home = Path(__file__).parent / "tiny"
     return lookup("embedded model", name, {known: home / known for known in TINY})
 
 
 def default_preset(model: str) -> str:
-    """The preset that suits a model."""
+    """Return the preset that suits a model."""
     return "demo" if model in TINY else "paper"
 
 
 def source_of(name: str) -> str:
-    """What a model is loaded from: a folder that holds one, or else its name on the hub."""
+    """Return where a model is loaded from: a folder that holds one, or else its name on the hub."""
     if name.startswith("tiny-") and not Path(name).is_dir():
         return str(tiny_folder(name))
     path = Path(name).expanduser()
@@ -67,7 +67,7 @@ def source_of(name: str) -> str:
 
 
 def checkpoint_folder(folder: Path) -> None:
-    """Refuse what is no folder with a model or an adapter."""
+    """Refuse a folder that has neither a model nor an adapter."""
     if not folder.is_dir():
         raise ModelError(f"There is no folder {folder}; give one that `save_pretrained` wrote.")
     if not is_adapter(folder):
@@ -75,12 +75,12 @@ def checkpoint_folder(folder: Path) -> None:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter rather than a model."""
+    """Return whether a folder holds an adapter rather than a model."""
     return (folder / ADAPTER).is_file()
 
 
 def adapter_base(folder: Path) -> str:
-    """The model that an adapter says it was made for."""
+    """Return the model that an adapter says it was made for."""
     try:
         name = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))["base_model_name_or_path"]
     except (ValueError, KeyError, TypeError) as error:
@@ -117,7 +117,7 @@ def _refuse_folder(name: str, folder: Path) -> None:
 
 
 def no_such_model(name: str, reason: str) -> str:
-    """The sentence for a name that is no folder and that the hub does not give."""
+    """Return the sentence for a name that is no folder and that the hub does not give."""
     known = {row.name for row in KNOWN}
     near = "" if name in known else nearest(name, known)
     why = hub.unreachable() or reason

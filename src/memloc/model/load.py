@@ -36,7 +36,7 @@ from memloc.store.identity import hash_weights
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What may be run and read while loading."""
+    """Permissions for loading a model, and changes to it."""
 
     remote_code: bool = False
     """Whether code that a repository brings may run."""
@@ -60,13 +60,13 @@ class Classifier:
     new_weights: tuple[str, ...] = ()
     """Parameters that were not in the file and were drawn at random: the head."""
     unused_weights: tuple[str, ...] = ()
-    """What was in the file and has no place here: another head."""
+    """Parameters in the file that have no place in the model, such as another head."""
     resized_weights: tuple[str, ...] = ()
-    """Those of the new ones that were in the file with another size."""
+    """New parameters that were in the file with another size."""
     adapter_hash: str = ""
-    """Of an adapter and its base, before they were merged."""
+    """Checksums of an adapter and of its base, before they were merged."""
     unchanged_layers: tuple[int, ...] = ()
-    """Of an adapter: the layers, from 1, in which it is zero or not there."""
+    """Layers, from 1, in which an adapter is zero or missing."""
     adapted: Any = None
     """While an adapter is trained: the PEFT model around `model`, for saving."""
 
@@ -89,7 +89,7 @@ class Classifier:
 
     @property
     def separator(self) -> str:
-        """What stands between the parts of a text.
+        """Return the separator between the parts of a text.
 
         The tokenizer's own separator; failing that, the end token where the tokenizer puts special
         tokens around texts (OPT), and a plain `|` where it puts none (GPT-Neo, Pythia).
@@ -102,7 +102,7 @@ class Classifier:
 
     @property
     def weights_hash(self) -> str:
-        """Of what was loaded, without a new head: a seed decides it.
+        """Return a checksum of what was loaded, without a new head, which a seed decides.
 
         Merging an adapter may differ by float noise between machines, so its own hash counts.
         """

@@ -20,7 +20,7 @@ class Parts:
     after: tuple[str, ...]
     """After the last block: final norm, pooler, head."""
     pooler: tuple[str, ...]
-    """Those of them that are the body's pooler; few models have one."""
+    """Parameters of the body's pooler, which few models have; a part of those above."""
 
 
 def find_parts(stack: Stack) -> Parts:

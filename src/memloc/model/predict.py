@@ -96,7 +96,7 @@ def predict(stack: Stack, encoded: Encoded, rows: IntArray | None = None) -> NDA
 
 @dataclass(frozen=True)
 class Continued:
-    """What a language model says of continuations, token by token, given the tokens before.
+    """Predictions of a language model for continuations, token by token, given the tokens before.
 
     A text is recalled if every token is the most likely one; then greedy decoding gives it, too.
     All arrays are (texts, longest continuation), and False or 0 behind the end of a continuation.
@@ -225,7 +225,7 @@ def vectors_of(
 
 
 def head_input(stack: Stack, read: Tensor, prepared: Prepared) -> Tensor:
-    """What the model makes of the last block's outputs before its head sees them, (n, width).
+    """Return the last block's outputs as the model's head sees them, (n, width).
 
     That is the base model's last hidden state: after a decoder's final norm, and the block's
     output itself where nothing follows the blocks.

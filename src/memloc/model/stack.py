@@ -31,14 +31,14 @@ from memloc.model.joined import joined_layers
 Batch = Mapping[str, Tensor]
 """`input_ids` and `attention_mask`, both (examples, tokens), padded on the right."""
 Readout = Literal["first", "last", "all", "each"]
-"""What the head reads: the first token, the last attended one, or more than one for one answer.
+"""Positions that the head reads: the first token, the last attended one, or several at once.
 `each` is a language model, whose head reads every token on its own and says what follows it."""
 TOLERANCE = 1e-4
 """Largest difference of logits, relative to the largest logit, that counts as float noise."""
 
 
 def setting(config: Any, name: str) -> Any:
-    """What a model's configuration says under this name; where it says nothing, a sentence."""
+    """Return a value of a model's configuration, or refuse in a sentence if it has none."""
     if (value := optional_setting(config, name)) is not None:
         return value
     raise ModelError(
@@ -97,7 +97,7 @@ def undropped(model: nn.Module) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True)
 class BlockCall:
-    """What a model passes to a block besides the state."""
+    """Arguments that a model passes to a block besides the state."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -246,7 +246,7 @@ class Stack:
         return current
 
     def read(self, state: Tensor, prepared: Prepared) -> Tensor:
-        """What the head reads of the last block's output: one vector an example, or all of it."""
+        """Return what the head reads of the last block's output: one vector per text, or all."""
         return state if self.readout in ("all", "each") else at_positions(state, prepared.positions)
 
     def vectors(self, state: Tensor, prepared: Prepared) -> Tensor:
