@@ -8,7 +8,12 @@ from memloc.study.plan import control_plan
 def test_swapping_and_retraining_find_the_planted_window(tmp_path):
     study = {
         "preset": "demo",
-        "overrides": {"control.epochs": 40},
+        "overrides": {
+            "control.epochs": 30,
+            "control.learning_rate": 0.001,
+            "control.auxiliary_examples": 40,  # fewer updates, which change as much as the preset's
+            "control.auxiliary_learning_rate": 0.0006,
+        },
         "models": ["tiny-opt"],
         "tasks": ["tiny-topic"],
         "examples": 60,

@@ -3,12 +3,12 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 
 import pytest
 import torch
 
+from fixtures.forked import ended, forked
 from fixtures.plans import RUN, make_step
 from memloc.errors import SettingsError
 from memloc.run.folder import Run
@@ -115,15 +115,18 @@ def test_how_a_process_ended_is_its_outcome():
     assert "ended with status 3 and said nothing" in reason(3)
 
 
-def test_a_fresh_process_tells_its_outcome_on_standard_output(micro):
-    done = subprocess.run(
-        [sys.executable, "-m", "memloc.study.step", make_step(home=str(micro())).model_dump_json()],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "is not a run" in json.loads(done.stdout)["reason"]
-    assert done.stderr.startswith("memloc: ")
+def test_a_process_tells_its_outcome_on_standard_output(micro, tmp_path, monkeypatch):
+    """As a copy of this one, which need not load torch; fresh ones are in test_ray.py."""
+    monkeypatch.setattr(sys, "argv", ["", make_step(home=str(micro())).model_dump_json()])
+    log, told = tmp_path / "log", tmp_path / "told"
+
+    def work():
+        os.dup2(os.open(told, os.O_WRONLY | os.O_CREAT), 1)
+        module.main()
+
+    assert ended(forked(work, log)) == 0
+    assert "is not a run" in json.loads(told.read_text())["reason"]
+    assert log.read_text().startswith("memloc: ")
 
 
 def test_what_was_done_before_a_worker_was_lost_is_not_done_again(ordered):
