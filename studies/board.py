@@ -26,7 +26,7 @@ from memloc.stats.windows import PLANT_KINDS, split_kind
 from memloc.store import paths
 from memloc.study.board import RECIPES, cost
 from studies.control import memorised
-from studies.kept import Kept, plants_with
+from studies.kept import Kept, found_inside, plants_with
 from studies.pages import DOCS, IMAGES, LINE, STORED, put
 
 PAGE = DOCS / "explanation" / "control.md"
@@ -48,6 +48,8 @@ class Board(Kept):
     plants: pd.DataFrame
     checks: pd.DataFrame
     """One row per plant that shares looked at: see `checked`."""
+    inside: pd.DataFrame
+    """One row per plant in MLPs: how shares of sublayers find it, see `kept.found_inside`."""
 
     @classmethod
     def of(cls, studies: Sequence[Path]) -> "Board":
@@ -64,7 +66,18 @@ class Board(Kept):
             answers,
             plants[is_done],
             pd.DataFrame([row for study in studies for row in checked(study)]),
+            pd.DataFrame([row for study in studies for row in inside_layers(study)]),
         )
+
+
+def inside_layers(study: Path) -> Iterator[dict[str, Any]]:
+    """Look for each plant in MLPs by shares of sublayers, with twelve of its noisy examples."""
+    for run, _ in plants_with(study, "subsets"):
+        assert run.plant is not None
+        if ":" in run.plant.planted:
+            names = {"model": run.model_name, "task": run.record.task.name}
+            found = found_inside(run, noisy_examples=12, standard_error=0.03)
+            yield {**names, "planted": run.plant.planted, **found}
 
 
 def checked(study: Path) -> Iterator[dict[str, Any]]:
@@ -187,6 +200,20 @@ def checks_table(board: Board) -> pd.DataFrame:
     return means.map("{:.2f}".format).rename(columns=titles).reset_index()
 
 
+def inside_table(board: Board) -> pd.DataFrame:
+    """Return how well shares of sublayers find plants in MLPs, by kind."""
+    found = board.inside.assign(kind=[split_kind(name)[0] for name in board.inside["planted"]])
+    rows = []
+    for kind in [kind for kind in PLANT_KINDS if kind in {*found["kind"]}]:
+        part = found[found["kind"] == kind]
+        numbers = {"mass": "planted MLPs", "right_kind": "all MLPs", "control": "clean labels kept"}
+        means = {title: f"{part[name].mean():.2f}" for name, title in numbers.items()}
+        least = {"least, planted MLPs": f"{part['mass'].min():.2f}"}
+        both = {"both first": f"{(part['found'] == 2).sum()} of {len(part)}"}
+        rows.append({"kind": kind, **means, **least, **both})
+    return pd.DataFrame(rows)
+
+
 def trusted(board: Board) -> str:
     """Say how much weight shares put on planted layers where mixtures keep clean labels."""
     scores = plant_scores(board.layers[board.layers["method"] == "shares"], (1,))
@@ -209,6 +236,7 @@ def parts(board: Board) -> dict[str, str]:
     return {
         "board": f"{said}\n\n{markdown(table(board))}",
         "trusted": f"{trusted(board)}\n",
+        "inside": markdown(inside_table(board)),
         "checks": markdown(checks_table(board)),
     }
 

@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import pandas as pd
 
+from memloc.methods.shares import Shares
 from memloc.run.folder import Run
+from memloc.stats.windows import read_plant, split_kind
 from memloc.store import paths
 from memloc.store.files import whole_file
 
@@ -37,3 +39,25 @@ def plants_with(study: Path, table: str) -> Iterator[tuple[Run, Path]]:
         shares = paths.result(run.folder, "shares")
         if run.plant is not None and not run.is_null and (shares / f"{table}.parquet").is_file():
             yield run, shares
+
+
+def found_inside(run: Run, **settings: Any) -> dict[str, Any]:
+    """Return how well shares of sublayers find a plant in the attention or the MLPs of layers.
+
+    `mass` is the part of the positive shares that is on the planted parts, `right_kind` the part on
+    all attention or all MLPs, whichever was planted, and `found` how many planted parts come first.
+    """
+    assert run.plant is not None
+    (group,) = read_plant(split_kind(run.plant.planted)[1])
+    result = Shares(units="sublayers", subsets="sampled", clean_examples=12, **settings).run(run)
+    units = result["units"]
+    held = units[units["value"] == "labels"].set_index("unit")["share"].clip(lower=0)
+    own = [f"{group.part} {layer + 1}" for layer in group.layers]
+    of_kind = [name for name in held.index if name.startswith(group.part)]
+    first = held.sort_values(ascending=False).index[: len(own)]
+    return {
+        "control": result.about["control"]["kept"],
+        "mass": held[own].sum() / held.sum(),
+        "right_kind": held[of_kind].sum() / held.sum(),
+        "found": len({*first} & {*own}),
+    }

@@ -30,6 +30,7 @@ from memloc.run.plant import make_null
 from memloc.stats.windows import read_plant
 from memloc.store import paths
 from memloc.store.files import whole_file
+from studies.kept import found_inside
 from studies.pages import DOCS, STORED, put
 
 TABLES = STORED / "timeline"
@@ -101,21 +102,8 @@ def parts(model: str, planted: str, folder: Path) -> Row:
         options=PLANTED,
         settings=changes,
     )
-    game = Shares(units="sublayers", subsets="sampled", clean_examples=12, standard_error=0.03)
-    table = game.run(run)
-    units = table["units"]
-    held = units[units["value"] == "labels"].set_index("unit")["share"].clip(lower=0)
-    (group,) = read_plant(planted)
-    own = [f"{group.part} {layer + 1}" for layer in group.layers]
-    of_kind = [name for name in held.index if name.startswith(group.part)]
-    top = held.sort_values(ascending=False).index[: len(own)]
-    return {
-        "noisy_learnt": run.status.final.noisy,  # type: ignore[union-attr]
-        "control": table.about["control"]["kept"],
-        "mass": held[own].sum() / held.sum(),
-        "right_kind": held[of_kind].sum() / held.sum(),
-        "found": len({*top} & {*own}),
-    }
+    learnt = {"noisy_learnt": run.status.final.noisy}  # type: ignore[union-attr]
+    return learnt | found_inside(run, standard_error=0.03)
 
 
 def donors(model: str, task: str, folder: Path) -> Row:
