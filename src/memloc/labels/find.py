@@ -16,13 +16,7 @@ import pandas as pd
 
 from memloc.arrays import FloatArray, Table
 from memloc.data.own import Columns, read_rows
-from memloc.data.tables import (
-    Data,
-    InMemory,
-    Source,
-    source_of,
-    write_csv,
-)
+from memloc.data.tables import Data, InMemory, Source, source_of, write_csv
 from memloc.data.task import Examples
 from memloc.display import MOST_ROWS, Card, Shown
 from memloc.errors import (

@@ -25,12 +25,7 @@ from memloc.data.encode import Encoded
 from memloc.engine.fit import fit, fit_all
 from memloc.engine.learner import Learner, Part, Watch
 from memloc.engine.passes import Trained
-from memloc.errors import (
-    DataError,
-    SettingsError,
-    StoreError,
-    checked_arguments,
-)
+from memloc.errors import DataError, SettingsError, StoreError, checked_arguments
 from memloc.labels.repaired import (
     AGAIN,
     ASCENT,
@@ -61,9 +56,7 @@ from memloc.progress import Advance, announce, track
 from memloc.protocol import FineTuneSettings
 from memloc.run.folder import Run
 from memloc.seeds import generator, number
-from memloc.settings import (
-    checked,
-)
+from memloc.settings import checked
 from memloc.stats.windows import layers_name
 from memloc.store import paths
 from memloc.store.files import is_draft, whole_file

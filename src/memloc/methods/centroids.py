@@ -10,12 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from memloc.arrays import (
-    FloatArray,
-    IntArray,
-    Table,
-    Vectors,
-)
+from memloc.arrays import FloatArray, IntArray, Table, Vectors
 from memloc.data.task import NoisyLabels
 from memloc.methods import Method, Sizes, views
 from memloc.methods.positions import (
@@ -30,14 +25,7 @@ from memloc.progress import track
 from memloc.run.folder import Run
 from memloc.seeds import generator
 from memloc.settings import ours, packaged, paper, published
-from memloc.stats.depth import (
-    LEVEL,
-    Rule,
-    event,
-    first_layer,
-    last_crossing,
-    last_uninterrupted,
-)
+from memloc.stats.depth import LEVEL, Rule, event, first_layer, last_crossing, last_uninterrupted
 from memloc.stats.intervals import RESAMPLES, percentiles, resampled
 from memloc.stats.windows import check_inside, read_window, window_name
 from memloc.store.records import as_table

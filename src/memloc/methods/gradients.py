@@ -13,12 +13,7 @@ from memloc.progress import track
 from memloc.run.folder import Run
 from memloc.seeds import generator
 from memloc.settings import ours, packaged, paper
-from memloc.stats.depth import (
-    LEVEL,
-    centre_of_gravity,
-    centres_of_gravity,
-    relative_to_frozen,
-)
+from memloc.stats.depth import LEVEL, centre_of_gravity, centres_of_gravity, relative_to_frozen
 from memloc.stats.intervals import Interval
 from memloc.store.records import as_table
 

@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from memloc.arrays import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    Table,
-)
+from memloc.arrays import BoolArray, FloatArray, IntArray, Table
 from memloc.data.task import Examples, hash_examples
 from memloc.errors import counted
 from memloc.methods import Method, Sizes, views

@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from memloc.arrays import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    Table,
-)
+from memloc.arrays import BoolArray, FloatArray, IntArray, Table
 from memloc.errors import counted
 from memloc.methods import Method, Sizes, views
 from memloc.methods.positions import check_labels

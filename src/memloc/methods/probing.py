@@ -7,12 +7,7 @@ import numpy as np
 from numpy.random import Generator
 from pydantic import PositiveFloat
 
-from memloc.arrays import (
-    FloatArray,
-    IntArray,
-    Table,
-    Vectors,
-)
+from memloc.arrays import FloatArray, IntArray, Table, Vectors
 from memloc.errors import DataError
 from memloc.methods import Method, Sizes
 from memloc.methods.result import Result
@@ -21,12 +16,7 @@ from memloc.run.folder import Run
 from memloc.seeds import generator
 from memloc.settings import packaged, published
 from memloc.stats.depth import centres_of_gravity
-from memloc.stats.intervals import (
-    RESAMPLES,
-    Interval,
-    percentiles,
-    resampled,
-)
+from memloc.stats.intervals import RESAMPLES, Interval, percentiles, resampled
 from memloc.store.records import as_table
 
 if TYPE_CHECKING:

@@ -8,32 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from memloc.arrays import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    Table,
-)
+from memloc.arrays import BoolArray, FloatArray, IntArray, Table
 from memloc.display import Card, Plotted
 from memloc.errors import ScoreError, StoreError
 from memloc.seeds import generator
-from memloc.stats.answers import (
-    Answer,
-    Evidence,
-    answer,
-    answer_weights,
-    cannot_tell,
-    line_shares,
-)
+from memloc.stats.answers import Answer, Evidence, answer, answer_weights, cannot_tell, line_shares
 from memloc.stats.depth import centre_of_gravity
 from memloc.stats.intervals import Interval, window_intervals
 from memloc.stats.subsets import LEAST_KEPT
-from memloc.stats.windows import (
-    full_window,
-    normalised,
-    window_matrix,
-    windows_between,
-)
+from memloc.stats.windows import full_window, normalised, window_matrix, windows_between
 from memloc.store import paths
 from memloc.store.files import whole_folder
 from memloc.store.records import (

@@ -5,13 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memloc.data import hub
-from memloc.errors import (
-    ModelError,
-    SettingsError,
-    in_words,
-    lookup,
-    nearest,
-)
+from memloc.errors import ModelError, SettingsError, in_words, lookup, nearest
 
 TINY: tuple[str, ...] = ("tiny-bert", "tiny-opt", "tiny-gpt-neo", "tiny-gpt-neox")
 """The embedded models: four families, twelve layers, small enough to come with the package."""

@@ -19,17 +19,8 @@ from transformers import (
 
 from memloc.data.hub import asked_once
 from memloc.errors import ModelError, in_words
-from memloc.model.known import (
-    TINY,
-    no_such_model,
-    source_of,
-)
-from memloc.model.stack import (
-    Stack,
-    as_model_error,
-    optional_setting,
-    setting,
-)
+from memloc.model.known import TINY, no_such_model, source_of
+from memloc.model.stack import Stack, as_model_error, optional_setting, setting
 from memloc.seeds import torch_seeded
 from memloc.store.identity import hash_weights
 

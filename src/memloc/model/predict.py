@@ -11,22 +11,12 @@ from numpy.typing import NDArray
 from sklearn.metrics import f1_score
 from torch import Tensor, nn
 
-from memloc.arrays import (
-    BoolArray,
-    IntArray,
-    LastLayer,
-    Vectors,
-)
+from memloc.arrays import BoolArray, IntArray, LastLayer, Vectors
 from memloc.data.encode import Encoded, encode, encode_continued, sorted_batches
 from memloc.data.task import Examples, NoisyLabels
 from memloc.errors import ModelError
 from memloc.model.load import Classifier
-from memloc.model.stack import (
-    Batch,
-    Prepared,
-    Stack,
-    undropped,
-)
+from memloc.model.stack import Batch, Prepared, Stack, undropped
 from memloc.model.streamed import opened
 
 TOKENS_PER_BATCH = 2048

@@ -20,32 +20,14 @@ import yaml
 from markupsafe import Markup, escape
 
 from memloc.arrays import FloatArray
-from memloc.errors import (
-    checked_arguments,
-    counted,
-)
+from memloc.errors import checked_arguments, counted
 from memloc.reporting.examples import example_block
-from memloc.reporting.figures import (
-    DATA,
-    Drawn,
-    Figure,
-    figures_of,
-)
+from memloc.reporting.figures import DATA, Drawn, Figure, figures_of
 from memloc.reporting.missing import Coverage, command, commands_of, coverage
 from memloc.reporting.results import Results, load_results
 from memloc.reporting.sentences import Line, Summary, remark_on, summarise
-from memloc.reporting.style import (
-    TITLES,
-    asset,
-    method_order,
-    task_order,
-)
-from memloc.reporting.tables import (
-    Table,
-    as_text,
-    cell,
-    tables_of,
-)
+from memloc.reporting.style import TITLES, asset, method_order, task_order
+from memloc.reporting.tables import Table, as_text, cell, tables_of
 from memloc.store import paths
 from memloc.store.files import whole_file
 from memloc.store.records import as_stored, read_json, write_json

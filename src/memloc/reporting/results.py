@@ -10,13 +10,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from memloc.errors import (
-    MemlocWarning,
-    StoreError,
-    UnknownName,
-    checked_arguments,
-    lookup,
-)
+from memloc.errors import MemlocWarning, StoreError, UnknownName, checked_arguments, lookup
 from memloc.methods.protocol import Protocol, preset, protocol_of_study, study_values
 from memloc.methods.registry import by_reference, method_names
 from memloc.reporting.derived import RUN, derived, usual_depth

@@ -16,12 +16,7 @@ import numpy as np
 import pandas as pd
 
 from memloc.protocol import AgreementSettings
-from memloc.stats.agreement import (
-    Correlation,
-    Kind,
-    correlation,
-    correlations,
-)
+from memloc.stats.agreement import Correlation, Kind, correlation, correlations
 from memloc.stats.answers import corrected
 from memloc.stats.depth import centres_of_gravity, event_depths
 from memloc.stats.intervals import Interval, t_ends, wilson

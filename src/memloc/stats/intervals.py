@@ -12,13 +12,7 @@ from memloc.arrays import BoolArray, FloatArray, IntArray
 from memloc.errors import ScoreError
 from memloc.seeds import generator
 from memloc.stats.depth import LEVEL, centres_of_gravity
-from memloc.stats.windows import (
-    full_window,
-    layer_weights,
-    normalised,
-    window_matrix,
-    windows,
-)
+from memloc.stats.windows import full_window, layer_weights, normalised, window_matrix, windows
 
 Statistic: TypeAlias = Callable[[FloatArray], FloatArray | float]
 

@@ -9,12 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from memloc.arrays import BoolArray, FloatArray
-from memloc.errors import (
-    ScoreError,
-    SettingsError,
-    counted,
-    listed,
-)
+from memloc.errors import ScoreError, SettingsError, counted, listed
 
 SUBLAYERS = ("attention", "mlp")
 """The parts of a layer, each with its norm."""
