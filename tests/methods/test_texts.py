@@ -174,4 +174,4 @@ def test_the_timeline_of_texts_sums_to_what_the_first_donor_undoes(texts_run):
     first = memloc.Shares(donor="pretrained").run(texts_run)
     undone = first["labels"].query("is_noisy")["lost"].mean()
     assert np.isclose(table["share"].sum(), undone, atol=1e-6)
-    assert "label" not in found.about["answer"]
+    assert "label" not in found.about["sentence"]

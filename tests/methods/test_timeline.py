@@ -10,6 +10,7 @@ from memloc.methods.early import EarlyDonor, early_donor
 from memloc.methods.timeline import Timeline, differences, learnt_after
 from memloc.model.predict import predicted
 from memloc.reporting.figures import FIGURES
+from memloc.reporting.page import write_report
 
 NEEDED = {"verdict.noisy_at_least": 0.5}
 
@@ -146,6 +147,15 @@ def test_without_a_reference_the_best_early_epoch_takes_its_place(run, monkeypat
     )
     with pytest.raises(StoreError, match="has no reference weights"):
         memloc.localise(run, ["shares"], settings=NEEDED)
+
+
+def test_a_run_with_a_timeline_is_reported(run, tmp_path):
+    memloc.analyse(run, "timeline", settings=NEEDED)
+    results = memloc.load_results(run.folder)
+    assert len(results.timeline)
+    assert "timeline" not in set(results.answers["method"])  # it weighs no layers
+    page = write_report(run.folder, tmp_path / "page.html").path.read_text("utf-8")
+    assert "When and where labels were learnt" in page
 
 
 def test_the_command_shows_the_timeline(run):

@@ -50,7 +50,7 @@ class Timeline(Method):
     """Shows in which epochs and layers noisy and clean labels were learnt."""
 
     name = "timeline"
-    version = 2
+    version = 3
     kind = "analysis"
     needs = ("final",)
     by_default = False
@@ -68,7 +68,7 @@ class Timeline(Method):
     @classmethod
     def told(cls, found: Result) -> str:
         """Say whether noisy labels were learnt later than clean ones, and where each were."""
-        return str(found.about["answer"])
+        return str(found.about["sentence"])
 
     @classmethod
     def picture(cls, found: Result) -> str:
@@ -106,12 +106,12 @@ class Timeline(Method):
         wrong = np.stack([each["says_other"][known] for each in found])
         epochs = np.array([*donors, _last_epoch(run, max(donors))])
         learnt = _learnt_table(found[0]["rows"][known], noisy, epochs, wrong, shares)
-        summary, answer = _compared(learnt, shares, noisy)
+        summary, sentence = _compared(learnt, shares, noisy)
         tables = {"map": _map(run, epochs, shares, noisy), "learnt": learnt, "summary": summary}
         if run.task.is_texts:
             for labels, texts in TEXTS.items():
-                answer = answer.replace(labels, texts)
-        return Result(self.name, tables, {"answer": answer, "remarks": []})
+                sentence = sentence.replace(labels, texts)
+        return Result(self.name, tables, {"sentence": sentence, "remarks": []})
 
     def _against(self, donor: str) -> Shares:
         counts = self.model_dump(include={"noisy_examples", "clean_examples"})
