@@ -92,9 +92,9 @@ class Registered:
         seeds = dict.fromkeys(s for block in (main, *also) for s in block.get("seeds", []))
         if self.name == "evidence":
             first = next(iter(tasks))
-            yield from (Piece(stage, first, 1) for stage in ("layers", "time", "float32"))
+            yield from (Piece(stage, first, 1) for stage in ("layers", "float32"))
         for seed in seeds:
-            for stages in (("layers", "time"), ("probes", "scaled")):
+            for stages in (("layers",), ("time",), ("probes", "scaled")):
                 yield from (Piece(stage, task, seed) for task in tasks for stage in stages)
         for block in also:
             if block.get("methods"):
