@@ -8,17 +8,20 @@ paper's size (`--study wide`) in `tables/wide/study.yaml`. A run passes the stag
 swapping, gradients, centroids, the early donor, attention and MLP), `time` (the timeline),
 `probes`, `scaled` (the probes of standardised vectors) and `retraining`. Rows of a finished stage
 are in `tables/STUDY/STAGE`, and a stage whose rows are there is never computed again, so any
-machine continues the study. WORK holds the weights of runs with stages left; they are deleted with
-the last stage of a run, and made again, the same, where they are missing.
+machine continues the study. Processes share it if each has its own WORK and its own `--tasks`.
+WORK holds the weights of runs with stages left; they are deleted with the last stage of a run, and
+made again, the same, where they are missing.
 """
 
 import argparse
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -135,12 +138,23 @@ class Registered:
         path = self.folder / f"{name}.csv"
         key = {**piece._asdict(), "model": self.model}
         rows = pd.DataFrame([key] * len(rows)).join(rows.reset_index(drop=True))
-        if path.is_file():
-            before = pd.read_csv(path)
-            same = (before[[*key]] == [*key.values()]).all(axis=1)
-            rows = pd.concat([before[~same], rows])
-        with whole_file(path) as draft:
-            rows.to_csv(draft, index=False, float_format="%.5g")
+        with self.writing():
+            if path.is_file():
+                before = pd.read_csv(path)
+                same = (before[[*key]] == [*key.values()]).all(axis=1)
+                rows = pd.concat([before[~same], rows])
+            with whole_file(path) as draft:
+                rows.to_csv(draft, index=False, float_format="%.5g")
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Wait until no other process writes tables of the study."""
+        descriptor = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
 
 
 def compute(study: Registered, piece: Piece, work: Path) -> None:
@@ -161,7 +175,8 @@ def compute(study: Registered, piece: Piece, work: Path) -> None:
     if piece.stage == "layers" and results.runs["memorised"].all():
         found = pd.concat([found, _further(study, run, piece)])
     study.add("costs", piece, found)
-    keep(results, study.folder / piece.stage)
+    with study.writing():
+        keep(results, study.folder / piece.stage)
     shutil.rmtree(folder / paths.RESULTS, ignore_errors=True)
     if piece.stage == "float32" or not any(p[1:] == piece[1:] for p in study.left()):
         shutil.rmtree(folder)
@@ -222,15 +237,18 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="folder of the model")
     parser.add_argument("--data", type=Path, required=True, help="folder of the tasks")
     parser.add_argument("--study", default="evidence", choices=("evidence", "wide"))
+    parser.add_argument("--tasks", help="compute these alone, such as rte,wic")
     parser.add_argument("--left", action="store_true", help="list what is missing and end")
     parser.add_argument("--until", default="24:00", help="begin no piece after this time, HH:MM")
     asked = parser.parse_args()
     study = Registered(asked.study, asked.model.resolve().name)
+    tasks = asked.tasks.split(",") if asked.tasks else {piece.task for piece in study.order()}
+    pieces = [piece for piece in study.left() if piece.task in tasks]
     if asked.left:
-        print(*(" ".join(map(str, piece)) for piece in study.left()), sep="\n")
+        print(*(" ".join(map(str, piece)) for piece in pieces), sep="\n")
         return
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    for piece in study.left():
+    for piece in pieces:
         if time.strftime("%H:%M") >= asked.until:
             break
         print(time.strftime("%H:%M:%S"), *piece, flush=True)

