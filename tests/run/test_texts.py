@@ -7,12 +7,15 @@ import pandas as pd
 import pytest
 import torch
 from tokenizers.normalizers import Replace
+from typer.testing import CliRunner
 
 import memloc
 from fixtures.models import CAUSAL, write_language_model
 from fixtures.tasks import LEARNT_TEXTS, TEXTS, make_texts
+from memloc.cli import app
 from memloc.data.encode import encode_continued
 from memloc.errors import DataError, ModelError, SettingsError, TrainingError
+from memloc.model.known import tiny_folder
 from memloc.model.load import load_model
 from memloc.model.predict import continued, log_probabilities
 from memloc.model.units import find_units
@@ -233,3 +236,40 @@ def test_streamed_checkpoints_are_adopted_with_the_same_record(texts_run, tmp_pa
     assert plain.record.weights_hash == streamed.record.weights_hash
     assert plain.status == streamed.status
     assert plain.task.train.parts == streamed.task.train.parts
+
+
+def test_a_language_model_without_columns_of_texts_is_refused(texts_run, tmp_path):
+    """Before its file is read as one of labels, from Python as from the command line."""
+    final, data = texts_run.path("final"), tmp_path / "texts.csv"
+    make_texts().to_csv(data, index=False)
+    wanted = r"language model \(\w+\).*--prompt COLUMN.*--continuation COLUMN"
+    with pytest.raises(ModelError, match=wanted):
+        memloc.adopt(tmp_path / "run", final=final, data=data, flag="flag")
+    asked = ["adopt", str(tmp_path / "run"), "--final", str(final), "--data", str(data)]
+    said = CliRunner().invoke(app, asked)
+    assert said.exit_code == 1
+    assert "--prompt COLUMN" in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        ({"rest": ""}, "has 14 empty texts"),
+        ({"flag": True}, "no ordinary texts"),
+        ({"start": "red " * 100}, "Text 1 has 101 tokens"),
+    ],
+)
+def test_bad_texts_get_one_sentence_on_the_command_line(texts_run, tmp_path, change, fact):
+    data = tmp_path / "texts.csv"
+    make_texts().assign(**change).to_csv(data, index=False)
+    columns = [word for name, column in TEXTS.items() for word in (f"--{name}", column)]
+    asked = ["adopt", str(tmp_path / "run"), "--final", str(texts_run.path("final"))]
+    said = CliRunner().invoke(app, [*asked, "--data", str(data), *columns])
+    assert said.exit_code == 1
+    (line,) = [line for line in said.stderr.splitlines() if line.startswith("memloc: ")]
+    assert fact in line
+
+
+def test_an_encoder_cannot_continue_texts(tmp_path):
+    with pytest.raises(ModelError, match="no head that continues texts"):
+        memloc.adopt(tmp_path / "run", final=tiny_folder("tiny-bert"), data=make_texts(), **TEXTS)

@@ -107,6 +107,11 @@ class Marked(Labelled):
     ] = None
 
     @property
+    def is_texts(self) -> bool:
+        """Whether the file has texts to be continued, rather than labelled."""
+        return self.prompt is not None or self.continuation is not None
+
+    @property
     def is_marked(self) -> bool:
         """Whether the file says which labels are wrong."""
         return self.original is not None or self.flag is not None
@@ -248,14 +253,21 @@ def check_training(folder: Path, weights: Iterable[str]) -> None:
     check_place(folder)
 
 
-def check_checkpoints(given: Checkpoints, *, needs_start: bool = False) -> None:
-    """Refuse checkpoints that are not there, pre-trained weights included if they are needed."""
-    from memloc.model.known import checkpoint_folder, start_of
+def check_checkpoints(
+    given: Checkpoints, *, needs_start: bool = False, texts: bool = False
+) -> None:
+    """Refuse checkpoints that are not there, pre-trained weights included if they are needed.
+
+    Without `texts`, refuse a language model as well.
+    """
+    from memloc.model.known import checkpoint_folder, refuse_language_model, start_of
 
     named = (given.final, given.reference, given.memorised, given.frozen)
     for folder in (*named, *given.epochs.values()):
         if folder is not None:
             checkpoint_folder(folder)
+    if not texts:
+        refuse_language_model(given.final)
     if given.pretrained is not None:
         check_model(given.pretrained)
     start_of(given.final, given.pretrained, needed=needs_start)

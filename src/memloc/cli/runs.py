@@ -200,7 +200,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     settings_of_run(name, constants.changes, has_noise=True)
     check_training(run, ())
     if own.data is not None:
-        check_checkpoints(checkpoints, needs_start=train_missing)
+        check_checkpoints(checkpoints, needs_start=train_missing, texts=own.is_texts)
         check_noisy_file(own.data, **own.columns)
 
     from memloc.run.adopt import adopt as adopt_checkpoints

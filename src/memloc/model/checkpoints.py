@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 
 from memloc.errors import ModelError
 from memloc.model.adapters import load_adapter
-from memloc.model.known import checkpoint_folder, is_adapter
+from memloc.model.known import checkpoint_folder, is_adapter, refuse_language_model
 from memloc.model.load import (
     Classifier,
     LoadOptions,
@@ -59,6 +59,8 @@ def load_checkpoint(
     """
     options = options or LoadOptions()
     checkpoint_folder(folder)
+    if not texts:
+        refuse_language_model(folder)
     if options.stream:
         return load_streamed(folder, options, texts=texts)
     if is_adapter(folder):

@@ -68,6 +68,24 @@ def checkpoint_folder(folder: Path) -> None:
         _refuse_folder(str(folder), folder)
 
 
+def refuse_language_model(folder: Path) -> None:
+    """Refuse a causal language model where labels are asked about, and say how texts are.
+
+    A configuration that cannot be read is left to whatever loads the model.
+    """
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        names = [str(name) for name in config["architectures"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names):
+        raise ModelError(
+            f"{folder} is a language model ({names[0]}), which has texts and no labels: name the "
+            "columns of its texts with --prompt COLUMN (prompt=) and --continuation COLUMN "
+            "(continuation=), and with --flag COLUMN (flag=) which of them may be memorised."
+        )
+
+
 def is_adapter(folder: Path) -> bool:
     """Return whether a folder holds an adapter rather than a model."""
     return (folder / ADAPTER).is_file()
