@@ -1,4 +1,4 @@
-"""Joins a text's parts, tokenises once, and makes batches: random, by length, or by size."""
+"""Joins the parts of texts, tokenises them once, and cuts them into batches."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from memloc.errors import DataError, ModelError
 
 @dataclass(frozen=True)
 class Encoded:
-    """Tokenised texts, end to end in one array; `offsets` says where each begins and ends."""
+    """Tokenised texts, end to end in one array; `offsets` says where each text begins and ends."""
 
     tokens: NDArray[np.int32]
     offsets: IntArray
@@ -50,13 +50,19 @@ def encode(
 
     A text without any token (an empty one, where no special tokens are added) becomes one
     end-of-text token that is attended to, so that there is a position to read a prediction from.
+
+    Args:
+        examples_parts: The parts of each text, such as the two sentences of a pair.
+        tokenizer: The model's own tokenizer.
+        separator: Text put between two parts.
+        max_tokens: Length at which a text is cut, special tokens included.
     """
     pad_id, filler = _special_ids(tokenizer)
     lengths, flat = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)]
     for start in range(0, len(examples_parts), AT_ONCE):
         some = examples_parts[start : start + AT_ONCE]
         texts = [f" {separator} ".join(parts) for parts in some]
-        # verbose=False: it would complain of long texts before it cuts them.
+        # verbose=False: the tokenizer would warn of long texts before they are cut.
         options = {"return_attention_mask": False, "verbose": False}
         cut = tokenizer(texts, truncation=True, max_length=max_tokens, **options)["input_ids"]
         ids = [tokens or [filler] for tokens in cut]
@@ -71,16 +77,16 @@ def encode_continued(
 ) -> Encoded:
     """Tokenise prompts with their continuations, and note where each continuation begins.
 
-    The two are tokenised as one text, with a space between them unless one is there. The
-    continuation is every token that ends behind the prompt. No token follows it.
+    A prompt and its continuation are tokenised as one text, joined by a space unless one is there
+    already. The continuation is every token that ends behind the prompt. Nothing is added after it.
     """
     pad_id, _ = _special_ids(tokenizer)
     ids, starts = [], []
     for row, (prompt, continuation) in enumerate(examples_parts, start=1):
         has_space = prompt[-1:].isspace() or continuation[:1].isspace()
         text = prompt + ("" if has_space else " ") + continuation
-        found = tokenizer(text, return_offsets_mapping=True, verbose=False)
-        ends = [end for _, end in found["offset_mapping"]]
+        encoding = tokenizer(text, return_offsets_mapping=True, verbose=False)
+        ends = [end for _, end in encoding["offset_mapping"]]
         last = ends.index(max(ends)) + 1
         start = next((i for i, end in enumerate(ends) if end > len(prompt)), last)
         if start == last:
@@ -99,7 +105,7 @@ def encode_continued(
                 f"Text {row} begins with its continuation for this tokenizer, so nothing precedes "
                 "the first token to recall: give a longer prompt."
             )
-        ids.append(found["input_ids"][:last])
+        ids.append(encoding["input_ids"][:last])
         starts.append(start)
     lengths = np.array([0, *map(len, ids)])
     flat = np.fromiter(chain.from_iterable(ids), np.int32)
@@ -107,8 +113,7 @@ def encode_continued(
 
 
 AT_ONCE = 1000
-"""Texts that are tokenised at once: what a tokenizer keeps of them takes far more memory than the
-ids do."""
+"""Number of texts tokenised in one call: a tokenizer's output is far larger than the ids kept."""
 
 
 def random_batches(n: int, batch_size: int, rng: Generator) -> list[IntArray]:
@@ -121,8 +126,14 @@ def length_grouped_batches(
 ) -> list[IntArray]:
     """Return random batches of texts of similar length, every text once, in random order.
 
-    Texts are shuffled, then sorted by length within pools of `pool` batches: little padding, and
-    still other batches in every epoch.
+    Texts are shuffled, then sorted by length within pools of batches: there is little padding, and
+    the batches still differ from epoch to epoch.
+
+    Args:
+        lengths: Number of tokens of each text.
+        batch_size: Number of texts in a batch; the last batch may be smaller.
+        rng: Generator of the random order.
+        pool: Number of batches whose texts are sorted as one.
     """
     pools = _cut(rng.permutation(len(lengths)), batch_size * pool)
     by_length = (rows[np.argsort(lengths[rows], kind="stable")] for rows in pools)
@@ -131,7 +142,7 @@ def length_grouped_batches(
 
 
 def sorted_batches(lengths: IntArray, max_tokens_per_batch: int) -> list[IntArray]:
-    """Return batches of limited size in tokens (or of one text), the longest texts first."""
+    """Return batches of at most this many tokens (or of one long text), the longest texts first."""
     order = np.argsort(-lengths, kind="stable")
     batches, start = [], 0
     while start < len(order):
@@ -147,7 +158,7 @@ def _cut(rows: IntArray, size: int) -> list[IntArray]:
 
 
 def _special_ids(tokenizer: Any) -> tuple[int, int]:
-    """Return the id to pad with, and the id that stands for a text without tokens."""
+    """Return the id of the padding token, and the id that stands for a text without tokens."""
     pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
     known = [token for token in (pad, end) if token is not None]
     if not known:

@@ -1,4 +1,4 @@
-"""Access to the Hugging Face hub: asked once whether it answers, and then used or left alone."""
+"""Access to the Hugging Face hub: asks once whether it answers, and stays offline if not."""
 
 import logging
 import sys
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 10.0
-"""Time that the hub has to answer at all."""
+"""Seconds that the hub is given to answer."""
 
 
 def is_reachable() -> bool:
-    """Return whether the hub answers; not where HF_HUB_OFFLINE is set."""
+    """Return whether the hub answers; always false if HF_HUB_OFFLINE is set."""
     from huggingface_hub import constants, get_session
 
     try:
@@ -26,10 +26,10 @@ def is_reachable() -> bool:
 
 @contextmanager
 def asked_once(source: str) -> Iterator[None]:
-    """Ask the hub once whether it answers; while active, one that does not is left alone.
+    """Ask the hub once whether it answers; if it does not, work offline while this is active.
 
-    The hub's own libraries would ask again for half a minute and print each attempt. A `source`
-    that is a folder needs no hub.
+    The hub's own libraries would retry for half a minute and print each attempt. A `source` that is
+    a folder needs no hub.
     """
     from huggingface_hub import constants
 
@@ -49,7 +49,7 @@ def asked_once(source: str) -> Iterator[None]:
 
 
 def unreachable() -> str:
-    """Return the reason to give where the hub does not answer; empty where it does."""
+    """Return why the hub cannot be reached, for an error message; empty if it can."""
     from huggingface_hub import constants
 
     return "" if is_reachable() else f"{constants.ENDPOINT} cannot be reached"
@@ -57,7 +57,7 @@ def unreachable() -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the hub's library while active: no progress bars, and only errors."""
+    """Silence the hub's library while this is active: no progress bars, and only errors."""
     bars = import_module("huggingface_hub.utils.tqdm")  # a class hides it in its package
     logger = logging.getLogger("huggingface_hub")
     level, hidden = logger.level, bars.are_progress_bars_disabled()

@@ -1,4 +1,4 @@
-"""Makes a task of a person's own file, with or without noise in its labels."""
+"""Makes a task from a user's own file, with or without noise in its labels."""
 
 import re
 import warnings
@@ -33,7 +33,7 @@ from memloc.errors import (
 from memloc.seeds import generator
 
 UNKNOWN = -1
-"""Original label of an example that is flagged as noisy in a task of more than two classes."""
+"""Original label of noisy examples whose right class is unknown: flags, with over two classes."""
 
 
 @checked_arguments
@@ -98,7 +98,7 @@ def load_csv(  # noqa: PLR0913 - each names something that varies between people
 
 
 def check_noisy_file(path: Path, held_out: Path | None = None, **columns: Any) -> None:
-    """Refuse before a model is loaded what can be seen without one; `columns` as for `Columns`."""
+    """Refuse, before a model is loaded, a file whose columns cannot make a task with noise."""
     named = Columns(**columns)
     named.require_noise(path)
     read_columns(path, named.all)
@@ -108,7 +108,7 @@ def check_noisy_file(path: Path, held_out: Path | None = None, **columns: Any) -
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of a file's columns; `original` or `flag` marks wrong labels."""
+    """Names of a file's columns; `original` or `flag` tells which labels are wrong."""
 
     text: str = "text"
     label: str = "label"
@@ -120,35 +120,37 @@ class Columns:
 
     @property
     def is_texts(self) -> bool:
-        """Whether the file has texts to be continued, rather than labelled."""
+        """Return whether the file holds prompts to be continued rather than texts with labels."""
         return self.continuation is not None or self.prompt is not None
 
     @property
     def parts(self) -> list[str]:
-        """Columns of the text's parts."""
+        """Columns that hold the parts of a text."""
         if self.prompt is not None and self.continuation is not None:
             return [self.prompt, self.continuation]
         return [self.text] if self.pair is None else [self.text, self.pair]
 
     @property
     def all(self) -> list[str]:
-        """Columns that are needed."""
+        """Columns that the file must have."""
         named = [*self.parts, None if self.is_texts else self.label, self.original, self.flag]
         return [column for column in named if column is not None]
 
     @property
     def marked(self) -> bool:
-        """Whether anything says which labels are wrong."""
+        """Return whether a column tells which labels are wrong."""
         return self.original is not None or self.flag is not None
 
     @property
     def right(self) -> "Columns":
-        """Return the columns without marks, with the labels before noise if there are any."""
+        """Return the columns of the right labels: without marks, with the labels before noise if
+        given.
+        """
         label = self.original or self.label
         return replace(self, label=label, original=None, flag=None)
 
     def require_noise(self, path: Source) -> None:
-        """Raise unless one of the two says which labels are wrong, or a flag which texts count."""
+        """Raise unless one column tells which labels are wrong, or which texts may be memorised."""
         if self.is_texts:
             self._require_texts(path)
         elif (self.original is None) == (self.flag is None):
@@ -159,7 +161,7 @@ class Columns:
             )
 
     def _require_texts(self, path: Source) -> None:
-        """Raise unless the columns of texts are named, and the one that tells them apart."""
+        """Raise unless the columns of prompts, continuations and flags are all named."""
         if self.prompt is None or self.continuation is None:
             raise DataError(
                 f"Name both columns of the texts in {path}: --prompt COLUMN (prompt=) and "
@@ -172,7 +174,7 @@ class Columns:
             )
 
     def noise(self, original: IntArray, assigned: IntArray) -> NoisyLabels:
-        """Return the labels before and after noise, and how that is known."""
+        """Return the labels before and after noise, with a sentence on how they are known."""
         kind = "flags" if self.original is None else "original labels"
         origin = f"column {self.original or self.flag!r} read as {kind}"
         noisy = given_noise(original, assigned, origin)
@@ -188,21 +190,26 @@ class Columns:
 
 @dataclass(frozen=True)
 class Rows:
-    """Texts of a file with their labels, as indices into the names of the classes."""
+    """Texts of a file with their labels, as indices into the class names."""
 
     names: tuple[str, ...]
     assigned: IntArray
     examples: Examples
-    """Texts with original labels: the assigned ones without marks, UNKNOWN where flags leave
-    it open."""
+    """Texts with their original labels; UNKNOWN where a flag does not tell the right one."""
 
 
 def read_rows(
     path: Source, columns: Columns, known: Sequence[str] | None = None, *, knower: str = "model"
 ) -> Rows:
-    """Read the examples of a file; classes are those that a `knower` knows, or the file's own.
+    """Read the examples of a file; its classes are those already known, or else the file's own.
 
     A model's classes may be written as their numbers, too.
+
+    Args:
+        path: The file, or a table in memory.
+        columns: Names of its columns.
+        known: Names of the classes in the order of the logits; the file's own classes by default.
+        knower: Who knows these classes, for error messages: the model or the training data.
     """
     _refuse_same_column(path, columns)
     table = read_columns(path, columns.all)
@@ -216,14 +223,14 @@ def read_rows(
         _refuse_flags(path, columns, {*original}, {*assigned})
     if known is None:
         _refuse_real(path, columns.label, assigned)
-    found = {*assigned, *original}
-    names = in_order(found) if known is None else tuple(known)
+    in_file = {*assigned, *original}
+    names = in_order(in_file) if known is None else tuple(known)
     if known is None and len(names) < 2:
         raise DataError(
             f"Column {columns.label!r} of {path} has only the label {_shortened(names[0])!r},"
             " but two are needed: choose another column or add examples of other classes."
         )
-    index = _index(path, columns, found, names, knower)
+    index = _index(path, columns, in_file, names, knower)
     after, before = (
         np.array([index[label] for label in labels], dtype=np.int64)
         for labels in (assigned, original)
@@ -237,11 +244,11 @@ def read_rows(
 def _text_rows(
     path: Source, columns: Columns, table: Mapping[str, list[Any]], parts: tuple[Any, ...]
 ) -> Rows:
-    """Return the examples of a task of texts: those perhaps memorised, and ordinary ones."""
-    said = np.zeros(len(parts), dtype=np.int64)
+    """Return the examples of a task of texts, which has memorised candidates and ordinary texts."""
+    labels = np.zeros(len(parts), dtype=np.int64)
     _refuse_repeated(path, parts)
     if columns.flag is None:
-        return Rows((), said, Examples(parts, said))
+        return Rows((), labels, Examples(parts, labels))
     marked = np.array(flags_of(path, columns.flag, table[columns.flag]))
     if marked.all() or not marked.any():
         missing = "ordinary texts" if marked.all() else "texts that may be memorised"
@@ -249,11 +256,11 @@ def _text_rows(
             f"Column {columns.flag!r} of {path} is the same in all {len(marked):,} rows, so there "
             f"are no {missing}: both kinds are needed, about as many of each."
         )
-    return Rows((), said, Examples(parts, np.where(marked, UNKNOWN, 0)))
+    return Rows((), labels, Examples(parts, np.where(marked, UNKNOWN, 0)))
 
 
 def _refuse_repeated(path: Source, parts: Sequence[tuple[str, ...]]) -> None:
-    """Refuse a text that is there twice: texts count as independent, and have one flag."""
+    """Refuse a file that repeats a text: texts count as independent, and each has one flag."""
     rows: dict[tuple[str, ...], int] = {}
     for row, text in enumerate(parts, start=1):
         first = rows.setdefault(text, row)
@@ -277,9 +284,11 @@ def _refuse_same_column(path: Source, columns: Columns) -> None:
 
 
 def _refuse_real(path: Source, column: str, labels: Sequence[str]) -> None:
-    """Refuse numbers that measure something: most of them differ, and they have decimals."""
+    """Refuse labels that look like measurements: mostly different numbers with decimals."""
     distinct = set(labels)
-    has_decimals = any(not float(each).is_integer() for each in distinct if _REAL.fullmatch(each))
+    has_decimals = any(
+        not float(number).is_integer() for number in distinct if _REAL.fullmatch(number)
+    )
     most_differ = len(distinct) > max(2, len(labels) / 2)
     if most_differ and has_decimals and all(map(_REAL.fullmatch, distinct)):
         raise DataError(
@@ -293,7 +302,7 @@ _REAL = re.compile(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?", re.IGNORECASE)
 
 
 def _refuse_flags(path: Source, columns: Columns, original: set[str], assigned: set[str]) -> None:
-    """Refuse flags that were called original labels, unless the classes are 0 and 1."""
+    """Refuse flags that were named as original labels, unless the classes are 0 and 1."""
     others = in_order(assigned - original)
     if looks_like_flags(original) and others:
         raise DataError(
@@ -306,7 +315,7 @@ def _refuse_flags(path: Source, columns: Columns, original: set[str], assigned: 
 def _index(
     path: Source, columns: Columns, found: set[str], known: Sequence[str], knower: str
 ) -> dict[str, int]:
-    """Return the number of each class by its label in a file: a name, or the number itself."""
+    """Return the class number of each label in a file, given as the class's name or its number."""
     by_name = {name: i for i, name in enumerate(known)}
     by_number = {str(i): i for i in range(len(known))}
     if found <= set(by_name):
@@ -314,7 +323,7 @@ def _index(
     unknown = _listed(in_order(found - set(by_name)))
     if knower != "model":
         raise DataError(
-            f"{path} has labels that the {knower} has not ({unknown}), it has {_listed(known)}:"
+            f"{path} has labels that the {knower} lacks ({unknown}); it has {_listed(known)}:"
             " correct the labels or add training examples."
         )
     if found <= set(by_number):
@@ -332,5 +341,5 @@ def _listed(names: Sequence[str], most: int = 10) -> str:
 
 
 def _shortened(name: str, most: int = 60) -> str:
-    """Shorten a label for a sentence: a column of texts may be taken for labels."""
+    """Shorten a label for a message, in case a column of whole texts was taken for labels."""
     return name if len(name) <= most else f"{name[:most]}..."

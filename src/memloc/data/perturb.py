@@ -1,4 +1,4 @@
-"""Assigns wrong labels to a share of the examples and remembers which; binarises."""
+"""Assigns wrong labels to a share of the examples, records which, and makes binary variants."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -25,12 +25,12 @@ from memloc.protocol import NoiseSettings
 from memloc.seeds import generator
 
 OWN = "own"
-"""Category of tasks from people's own files, whose labels may have unknown errors."""
+"""Task category of users' own files, whose labels may have unknown errors."""
 
 
 @checked_arguments
 def add_noise(task: Task, rate: float = 0.15, seed: int = 1, kind: str = "uniform") -> Task:
-    """Flip a share of the training labels of every class; other splits are not touched.
+    """Return a task in which a share of the training labels of every class is wrong.
 
     Which labels are flipped depends on `seed` and the name of the task, and on nothing else.
 
@@ -56,7 +56,7 @@ def add_noise(task: Task, rate: float = 0.15, seed: int = 1, kind: str = "unifor
 
 
 def noisy_task(task: Task, noise: NoiseSettings) -> Task:
-    """Return a task with its own noise, or with that of these settings."""
+    """Return a task with the noise it brings, or else with noise drawn by these settings."""
     return task if task.noise else add_noise(task, noise.rate, noise.seed, noise.kind)
 
 
@@ -69,9 +69,16 @@ def perturb(
 ) -> NoisyLabels:
     """Give floor(rate · n_c) of the n_c examples of every class c a wrong label.
 
-    A class so small that this is none of them keeps its labels, with a warning.
-    `kind` "uniform": every wrong class is equally likely; "next": class c becomes c + 1, the last
-    one the first. Both kinds make the same examples noisy when `rng` is the same.
+    A class too small for one wrong label keeps its labels, with a warning. Both kinds of noise make
+    the same examples noisy when `rng` is the same.
+
+    Args:
+        labels: Right label of each example, from 0.
+        names: Names of the classes, by label.
+        rng: Generator that chooses the examples and their wrong labels.
+        rate: Share of every class that gets a wrong label.
+        kind: "uniform" makes every wrong class equally likely; "next" turns class c into c + 1, and
+        the last class into the first.
     """
     if not isinstance(rate, int | float | np.floating) or not 0 < rate < 1:
         raise SettingsError(
@@ -93,25 +100,25 @@ def perturb(
 
 
 def given_noise(original: IntArray, assigned: IntArray, origin: str = "") -> NoisyLabels:
-    """Return noise that was there already: an example is noisy where its two labels differ."""
+    """Return the noise that a task brings: an example is noisy where its two labels differ."""
     is_noisy = original != assigned
     if not is_noisy.any() or is_noisy.all():
-        found = "all" if is_noisy.any() else "none"
+        how_many = "all" if is_noisy.any() else "none"
         raise DataError(
-            f"Of {len(original)} examples {found} have an assigned label that differs from the"
+            f"Of {len(original)} examples {how_many} have an assigned label that differs from the"
             " original one, but noisy and clean ones are needed: check the two columns."
         )
     return NoisyLabels(original, assigned, is_noisy, origin)
 
 
 def binarise(task: Task) -> Task:
-    """Keep the two most frequent training classes of a task, in their order."""
+    """Return a task with its two most frequent training classes only, in their order."""
     counts = np.bincount(task.train.labels, minlength=task.n_classes)
     kept = np.sort(np.argsort(-counts, kind="stable")[:2])
     if len(kept) < 2 or counts[kept].min() == 0:
-        found = counted(int(np.count_nonzero(counts)), "class", "classes")
+        classes = counted(int(np.count_nonzero(counts)), "class", "classes")
         raise DataError(
-            f"Task {task.name!r} has training examples of {found}, but two are needed to"
+            f"Task {task.name!r} has training examples of {classes}, but two are needed to"
             " binarise it: choose another task."
         )
     parts: dict[str, Any] = {split: _only(part, kept) for split, part in task.splits.items()}
@@ -127,7 +134,7 @@ KINDS: Mapping[str, Callable[[int, int, Generator], IntArray | int]] = {
     "uniform": lambda n, n_classes, rng: rng.integers(1, n_classes, size=n),
     "next": lambda _n, _n_classes, _rng: 1,
 }
-"""Functions that say how many classes further on each wrong label is, by kind of noise."""
+"""Functions that draw how many classes each wrong label is moved by, by kind of noise."""
 
 
 def _warn_of_small_classes(counts: Mapping[str, int], shares: Sequence[int], rate: float) -> None:
@@ -156,7 +163,7 @@ def _warn_of_small_classes(counts: Mapping[str, int], shares: Sequence[int], rat
 
 
 LISTED = 5
-"""Largest number of small classes that a warning names."""
+"""Number of small classes that a warning names at most."""
 
 
 def _only(examples: Examples, kept: IntArray) -> Examples:

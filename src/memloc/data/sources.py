@@ -1,4 +1,4 @@
-"""Reads a task by its name (embedded, from a folder, or from the hub), and cuts it into splits."""
+"""Reads a task by name (embedded, from a folder, or from the hub) and splits it."""
 
 import json
 import os
@@ -35,9 +35,9 @@ from memloc.errors import (
 from memloc.seeds import generator
 
 EMBEDDED = Path(__file__).parent / "tiny"
-"""Folder of the tasks that come with memloc."""
+"""Folder of the tasks that are part of memloc."""
 DATA_VARIABLE = "MEMLOC_DATA"
-"""Environment variable that names the folder to read the paper's tasks from."""
+"""Environment variable with the folder of the paper's tasks."""
 
 
 @checked_arguments
@@ -49,7 +49,7 @@ def load_task(
     seed: int = 1,
     cache_dir: str | Path | None = None,
 ) -> Task:
-    """Read a task that has a name: embedded, one of the paper's twelve, or a binary variant.
+    """Read a task by name: an embedded one, one of the paper's twelve, or a binary variant.
 
     Reuters keeps its one empty text.
 
@@ -82,7 +82,7 @@ def load_task(
 
 def _read_folder(spec: TaskSpec, home: Path) -> list[Examples]:
     numbers = _label_numbers(spec, home / "meta.json")
-    found = []
+    splits = []
     for path in (home / f"{split}.jsonl.gz" for split in spec.splits):
         if not path.is_file():
             raise _not_there(path, spec)
@@ -99,12 +99,12 @@ def _read_folder(spec: TaskSpec, home: Path) -> list[Examples]:
                 " the number of one in meta.json; fetch the task's data again."
             )
         parts = list(zip(*table.values(), strict=True))
-        found.append(_examples(parts, [numbers[int(label)] for label in labels]))
-    return found
+        splits.append(_examples(parts, [numbers[int(label)] for label in labels]))
+    return splits
 
 
 def _label_numbers(spec: TaskSpec, meta: Path) -> list[int]:
-    """Return, for each label number of a folder, its number in the table of tasks."""
+    """Return memloc's number for each label number of a folder's meta.json."""
     name = spec.name
     try:
         names = json.loads(meta.read_bytes())["label_names"]
@@ -132,12 +132,12 @@ def _examples(parts: Sequence[tuple[str, ...]], labels: Sequence[int]) -> Exampl
 
 
 def split_off(examples: Examples, rng: Generator) -> tuple[Examples, Examples]:
-    """Split off a random 80 % (rounded down); both parts keep their order."""
+    """Split examples into a random 80 % (rounded down) and the rest, both in their order."""
     return _cut(examples, len(examples) * 4 // 5, rng)
 
 
 def halve(examples: Examples, rng: Generator) -> tuple[Examples, Examples]:
-    """Split into two random halves, both in their order; the second may have one more."""
+    """Split examples into two random halves, both in their order; the second may have one more."""
     if len(examples) < 2:
         raise DataError(
             f"Held-out data of {counted(len(examples), 'example')} cannot be halved into validation"
@@ -153,17 +153,17 @@ def _cut(examples: Examples, size: int, rng: Generator) -> tuple[Examples, Examp
 
 
 def subsample(task: Task, n_train: int, seed: int) -> Task:
-    """Sample `n_train` training examples of a task, with the same shares of classes.
+    """Return a task with a random sample of `n_train` training examples, stratified by class.
 
-    Noisy and clean examples keep their shares, too, where the task has noise of its own. Shares are
-    rounded by largest remainder; a very rare class may lose its last example. Held-out splits keep
-    at most as many, since every epoch is measured on them.
+    Where the task brings noise, noisy and clean examples keep their shares, too. Shares are rounded
+    by largest remainder; a very rare class may lose its last example. The held-out splits are cut
+    to `n_train` examples each, since every epoch is measured on them.
     """
-    there = len(task.train)
-    if not 1 <= n_train <= there:
+    size = len(task.train)
+    if not 1 <= n_train <= size:
         raise SettingsError(
-            f"{n_train:,} training examples were asked for, but task {task.name!r} has {there:,}:"
-            f" choose a number from 1 to {there:,}."
+            f"{n_train:,} training examples were asked for, but task {task.name!r} has {size:,}:"
+            f" choose a number from 1 to {size:,}."
         )
     kinds = {split: part.labels for split, part in task.splits.items()}
     kinds["train"] = 2 * task.labels.assigned + task.labels.is_noisy
@@ -173,12 +173,12 @@ def subsample(task: Task, n_train: int, seed: int) -> Task:
         rows[split] = _some(of, n_train, generator(seed, "subsample", task.name, *purpose))
     some: dict[str, Any] = {split: part.take(rows[split]) for split, part in task.splits.items()}
     noise = task.noise and task.noise.take(rows["train"])
-    source = f"{task.source}, {n_train} of {there} training examples"
+    source = f"{task.source}, {n_train} of {size} training examples"
     return replace(task, **some, noise=noise, source=source)
 
 
 def _some(kinds: IntArray, size: int, rng: Generator) -> IntArray:
-    """Draw `size` rows at random with the same shares of kinds; all rows if there are fewer."""
+    """Draw `size` rows at random, stratified by kind; all rows if there are fewer."""
     if len(kinds) <= size:
         return np.arange(len(kinds))
     counts = np.bincount(kinds)
@@ -194,9 +194,9 @@ def _some(kinds: IntArray, size: int, rng: Generator) -> IntArray:
 
 
 def _read_hub(spec: PaperTask, cache_dir: str | Path | None) -> list[Examples]:
-    there = _download(spec, cache_dir)
-    _require(spec, "split", spec.splits, there)
-    splits = [there[name] for name in spec.splits]
+    downloaded = _download(spec, cache_dir)
+    _require(spec, "split", spec.splits, downloaded)
+    splits = [downloaded[name] for name in spec.splits]
     for split in splits:
         _require(spec, "column", (*spec.hub.parts, spec.hub.label), split.column_names)
     labels = [_label_names(spec, split) for split in splits]
@@ -229,8 +229,8 @@ def _download(spec: PaperTask, cache_dir: str | Path | None) -> Any:
             )
     # HTTPError is that of whichever client the hub library uses; some of its kinds are no OSError.
     except (OSError, ValueError, RuntimeError, DatasetsError, errors.HTTPError) as error:  # type: ignore[attr-defined]
-        said = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        reason = said if is_local else hub.unreachable() or said
+        message = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        reason = message if is_local else hub.unreachable() or message
         raise DataError(
             f"Task {spec.name!r} could not be read from the hub ({_where(spec)}: {reason});"
             f" check the connection, or give a folder that has {spec.name}/train.jsonl.gz and"
@@ -267,14 +267,14 @@ def _label_names(spec: PaperTask, split: Any) -> list[Any]:
 
 
 def _check_topics(spec: PaperTask, labels: list[Any]) -> None:
-    """Refuse training data whose most frequent single topics are not those of the table."""
+    """Refuse training data whose most frequent single topics differ from the table of tasks."""
     known = spec.label_names
     counts = Counter(name for name in labels if name is not None)
-    found = {name for name, _ in counts.most_common(len(known))}
-    if found != set(known):
-        said = f"{', '.join(sorted(found))}, not {', '.join(known)}"
+    topics = {name for name, _ in counts.most_common(len(known))}
+    if topics != set(known):
+        difference = f"{', '.join(sorted(topics))}, not {', '.join(known)}"
         raise _other_data(
-            spec, f"The {len(known)} most frequent topics of {_where(spec)} are {said}"
+            spec, f"The {len(known)} most frequent topics of {_where(spec)} are {difference}"
         )
 
 

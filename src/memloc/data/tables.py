@@ -1,4 +1,4 @@
-"""Reads columns of csv, tsv, jsonl and Parquet files exactly as they are: "NA" stays a text."""
+"""Reads columns of csv, tsv, jsonl and Parquet files exactly as written: "NA" stays a text."""
 
 import codecs
 import csv
@@ -27,34 +27,34 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Table = tuple[list[str], Callable[[str], list[Any]]]
-"""Names of the columns, and a function that gets the values of one."""
+"""Column names of a file, with a function that returns the values of one column."""
 SEPARATORS = ",;\t|"
-"""Characters that may separate the fields of a csv or tsv file."""
+"""Characters recognised as separators of the fields of a csv or tsv file."""
 FLAGS = {
     **dict.fromkeys(("true", "yes", "t", "y", "1"), True),
     **dict.fromkeys(("false", "no", "f", "n", "0"), False),
 }
-"""Spellings of true and false."""
+"""Accepted spellings of true and false."""
 GUARDED = "apostrophe_added"
-"""Column of a csv file by memloc that marks rows with an apostrophe before cells."""
+"""Column that memloc adds to a csv file to mark rows whose cells got a leading apostrophe."""
 _FORMULA = re.compile("'*[-=+@\t\r\n\uff0d\uff1d\uff0b\uff20]")
-"""Beginning of a cell that a spreadsheet would take for a formula, or that was guarded."""
+"""Pattern of a cell that a spreadsheet would run as a formula, or that was guarded against it."""
 _NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class InMemory:
-    """A pandas DataFrame or a `datasets.Dataset` in place of a file."""
+    """A pandas DataFrame or a `datasets.Dataset`, read like a file."""
 
     table: Any
     name: str = "table"
-    """Name of a task that is made of the table."""
+    """Name of a task made from the table."""
 
     def __str__(self) -> str:
         return f"the {type(self.table).__name__}"
 
     def columns(self) -> Table:
-        """Return the columns; classes that a Dataset numbers have their names."""
+        """Return the columns; numbered classes of a Dataset are replaced by their names."""
         if hasattr(self.table, "iloc"):
             names = [str(name) for name in self.table.columns]
             return names, lambda column: _plain(self.table.iloc[:, names.index(column)])
@@ -69,13 +69,13 @@ class InMemory:
 
 
 Source = Path | InMemory
-"""Source of examples: a file, or a table in memory."""
+"""A file or a table in memory that examples are read from."""
 Data: TypeAlias = Union[str, Path, "pd.DataFrame", "datasets.Dataset"]
-"""Data that people may give: a file, or a table in memory."""
+"""Types that users may pass as data: a path, a DataFrame or a Dataset."""
 
 
 def source_of(data: Any) -> Source:
-    """Return the source of examples: a file by its path, a DataFrame or a Dataset."""
+    """Return the source of examples that a user passed: a path, a DataFrame or a Dataset."""
     if isinstance(data, Path | InMemory):
         return data
     if isinstance(data, str) and data:
@@ -95,16 +95,16 @@ _TABLES = {"pandas": "DataFrame", "datasets": "Dataset"}
 
 
 def _plain(series: "pd.Series[Any]") -> list[Any]:
-    """Return the values of a column as Python's own; None for missing ones."""
+    """Return the values of a column as plain Python objects; None for missing values."""
     values = series.astype(object).where(series.notna(), None).tolist()
     return [v.item() if hasattr(v, "dtype") and hasattr(v, "item") else v for v in values]
 
 
 def read_columns(path: Source, columns: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the values of `columns`, row by row; None for missing ones.
+    """Return the values of these columns, row by row; None for missing values.
 
-    Fields of csv and tsv files (both with csv's quotes) are strings, those of jsonl and Parquet
-    have the type they have there, as those of tables in memory.
+    Fields of csv and tsv files (both with csv quoting) are strings; values of jsonl and Parquet
+    files and of tables in memory keep their types.
     """
     names, values = path.columns() if isinstance(path, InMemory) else _open(Path(path), columns)
     for column in columns:
@@ -124,10 +124,10 @@ def read_columns(path: Source, columns: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def write_csv(path: Path, table: "pd.DataFrame") -> None:
-    """Write a table so that `read_columns` reads it unchanged and spreadsheets run no formula.
+    """Write a table that `read_columns` reads back unchanged; spreadsheets run no formula in it.
 
-    Texts that a spreadsheet would take for a formula get an apostrophe before them, and the column
-    `GUARDED` marks their rows; `read_columns` takes the apostrophes away again.
+    Texts that a spreadsheet would take for a formula get a leading apostrophe, and the column
+    `GUARDED` marks their rows; `read_columns` removes the apostrophes again.
     """
     safe = table.map(lambda cell: _guarded(cell) if isinstance(cell, str) else cell)
     changed = ((safe != table) & safe.notna()).any(axis=1)
@@ -147,7 +147,7 @@ def _unguarded(cell: Any) -> Any:
 
 
 def texts_of(path: Source, column: str, values: Sequence[Any]) -> list[str]:
-    """Return the values as texts, none of them empty."""
+    """Return the values of a column as texts; refuse empty ones."""
     strange = [v for v in values if v is not None and not isinstance(v, str)]
     _refuse_strange(path, column, strange, "texts are needed: choose another column")
     _refuse_missing(path, column, "text", [v is None or not v.strip() for v in values])
@@ -156,7 +156,7 @@ def texts_of(path: Source, column: str, values: Sequence[Any]) -> list[str]:
 
 
 def labels_of(path: Source, column: str, values: Sequence[Any]) -> list[str]:
-    """Return the values as names of classes: strings, integers or booleans, none missing.
+    """Return a column as class names (strings, integers or booleans); refuse missing values.
 
     Spaces around a label do not count, and where all are whole numbers 1.0 is the label 1.
     """
@@ -174,7 +174,7 @@ def labels_of(path: Source, column: str, values: Sequence[Any]) -> list[str]:
 
 
 def flags_of(path: Source, column: str, values: Sequence[Any]) -> list[bool]:
-    """Return the values as true or false, in any of the `FLAGS`."""
+    """Return the values of a column as booleans, from any spelling in `FLAGS`."""
     names = labels_of(path, column, values)
     strange = next((name for name in names if name.lower() not in FLAGS), None)
     if strange is not None:
@@ -187,12 +187,12 @@ def flags_of(path: Source, column: str, values: Sequence[Any]) -> list[bool]:
 
 
 def looks_like_flags(names: Iterable[str]) -> bool:
-    """Return whether labels could also be read as flags."""
+    """Return whether all of these labels could also be read as flags."""
     return all(name.lower() in FLAGS for name in names)
 
 
 def sorted_labels(labels: set[str]) -> tuple[str, ...]:
-    """Sort labels: by value if all are integers, else by spelling."""
+    """Return labels sorted by value if all are integers, else alphabetically."""
     if all(re.fullmatch("-?[0-9]+", label) for label in labels):
         return tuple(sorted(labels, key=lambda label: (int(label), label)))
     return tuple(sorted(labels))
@@ -220,7 +220,7 @@ def _refuse_missing(path: Source, column: str, what: str, missing: list[bool]) -
 
 
 def _refuse_halves(path: Source, column: str, texts: Sequence[str]) -> None:
-    """Refuse texts that no file in UTF-8 can hold, and that no tokenizer takes."""
+    """Refuse texts with half a character, which UTF-8 cannot hold and tokenizers do not take."""
     row = next((n for n, text in enumerate(texts, start=1) if _HALF.search(text)), None)
     if row is not None:
         raise DataError(
@@ -264,13 +264,15 @@ def _advice(error: Exception) -> str:
 
 
 MOST_UNPACKED = "MEMLOC_UNPACK_GB"
-"""Environment variable: gigabytes that a compressed file may have when it is unpacked."""
+"""Environment variable with the largest allowed size of an unpacked file, in gigabytes."""
 USUALLY = 1.0
-"""Gigabytes allowed without that variable; reading takes about three times as much memory."""
+"""Default limit of an unpacked file in gigabytes; reading takes about three times as much memory.
+
+"""
 
 
 def _most_unpacked() -> int:
-    """Return how many bytes a compressed file may unpack to."""
+    """Return the number of bytes that a compressed file may unpack to."""
     given = os.environ.get(MOST_UNPACKED, "")
     if given and not (_NUMBER.fullmatch(given) and float(given) > 0):
         raise SettingsError(
@@ -290,7 +292,7 @@ def _refuse_large(path: Path, size: int, most: int) -> None:
 
 
 def _text_of(path: Path) -> str:
-    """Return a text file's content, compressed or not, in UTF-8, or in UTF-16 if it says so."""
+    """Return the content of a text file, unpacked if compressed, read as UTF-8 or marked UTF-16."""
     if path.name.lower().endswith(".gz"):
         most = _most_unpacked()
         with gzip.open(path) as packed:

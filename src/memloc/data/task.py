@@ -1,4 +1,4 @@
-"""A task: examples with what they should say, and which of them are noisy."""
+"""A task: examples, the label each should have, and which examples are noisy."""
 
 import hashlib
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Examples:
-    """Texts with their labels, in a fixed order; a text has one, two or (WiC) three parts.
+    """Texts with their labels, in a fixed order; each text has one, two or (WiC) three parts.
 
     In a task of texts the parts are a prompt and its continuation, and all labels are 0.
     """
@@ -34,13 +34,13 @@ class Examples:
 
 @dataclass(frozen=True)
 class NoisyLabels:
-    """Labels before (`original`) and after (`assigned`) perturbation; equal where not noisy."""
+    """Labels before (`original`) and after (`assigned`) noise; `is_noisy` where they differ."""
 
     original: IntArray
     assigned: IntArray
     is_noisy: BoolArray
     origin: str = ""
-    """Sentence that says how it is known which labels are wrong."""
+    """Sentence on how the wrong labels are known."""
 
     def take(self, rows: IntArray) -> "NoisyLabels":
         """Return the labels at `rows`, in that order."""
@@ -48,18 +48,19 @@ class NoisyLabels:
         return NoisyLabels(*kept, self.origin)
 
     def summary(self) -> str:
-        """Say how many examples are noisy, and how that is known."""
-        found = f"{int(self.is_noisy.sum()):,} noisy of {counted(len(self.is_noisy), 'example')}"
-        return f"{found}, {self.origin}." if self.origin else f"{found}."
+        """Return a sentence with the number of noisy examples and how they are known."""
+        counts = f"{int(self.is_noisy.sum()):,} noisy of {counted(len(self.is_noisy), 'example')}"
+        return f"{counts}, {self.origin}." if self.origin else f"{counts}."
 
 
 @dataclass(frozen=True, repr=False)
 class Task(Shown):
     """Texts with labels and splits; labels are indices into `label_names`.
 
-    A task without label names is one of texts: a language model should say how each goes on. Its
-    noisy examples are those whose memory is asked about; the others are ordinary texts. What a
-    model without that memory would say is not known, so the original label of noisy ones is -1.
+    A task without label names is one of texts: a language model should say how each text goes on.
+    Its noisy examples are the texts that may have been memorised; the others are ordinary texts.
+    What a model without that memory would say is not known, so noisy examples have the original
+    label -1.
     """
 
     name: str
@@ -70,34 +71,34 @@ class Task(Shown):
     validation: Examples
     test: Examples
     source: str
-    """Source of the task, for people."""
+    """Where the task was read from, as a phrase."""
     noise: NoisyLabels | None = None
     """Labels before and after noise; None before noise is added."""
 
     @property
     def is_texts(self) -> bool:
-        """Whether examples are to be continued, rather than labelled."""
+        """Return whether the examples are texts to be continued rather than labelled."""
         return not self.label_names
 
     @property
     def labels(self) -> NoisyLabels:
-        """Training labels before and after noise; equal without noise."""
+        """Training labels before and after noise; both are equal in a task without noise."""
         plain = self.train.labels
         return self.noise or NoisyLabels(plain, plain, np.zeros(len(plain), dtype=np.bool_))
 
     @property
     def splits(self) -> dict[str, Examples]:
-        """Training, validation and test examples by the name of the split."""
+        """Examples by split: training, validation and test."""
         return {"train": self.train, "validation": self.validation, "test": self.test}
 
     @property
     def n_classes(self) -> int:
-        """Number of classes, those without a training example included."""
+        """Number of classes, including any without a training example."""
         return len(self.label_names)
 
     @property
     def table(self) -> "pd.DataFrame":
-        """Training examples: text, label, the label before noise, and whether it is noisy."""
+        """Training examples as a table: text, label, label before noise, whether it is noisy."""
         import pandas as pd
 
         labels, names = self.labels, np.array([*self.label_names, ""])  # -1: not known
@@ -111,7 +112,7 @@ class Task(Shown):
         )
 
     def card(self) -> Card:
-        """Return the sizes of the splits, the classes, and how many labels are noisy."""
+        """Return the facts shown for a task: sizes of splits, classes, number of noisy labels."""
         sizes = ", ".join(f"{len(part):,} {name}" for name, part in self.splits.items())
         classes = f"{counted(self.n_classes, 'class', 'classes')}: {', '.join(self.label_names)}"
         noise = self.noise.summary() if self.noise else "No label is marked as noisy."

@@ -1,4 +1,4 @@
-"""Tasks that have a name; the table is `tasks.yaml`."""
+"""Named tasks, described in `tasks.yaml`."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 from memloc.settings import Settings, packaged
 
 BINARY = "-binary"
-"""Ending of the name of a task's variant with its two most frequent classes."""
+"""Suffix of a task's binary variant, which keeps the two most frequent classes."""
 
 
 class TaskSpec(Settings):
@@ -19,38 +19,40 @@ class TaskSpec(Settings):
     train_size: str
     """Number of training examples, as the paper prints it."""
     held_out: str | None
-    """The split that is halved into validation and test; None: 20 % of the only split."""
+    """Split that is halved into validation and test; if None, 20 % of the only split."""
     columns: tuple[str, ...] = ("text",)
-    """Columns of the text's parts in a folder, in the order in which they are joined."""
+    """Columns of a folder's files that hold the parts of a text, in joining order."""
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Splits that are read: the training split, and the held-out one if there is one."""
+        """Splits to read: the training split, and the held-out split if there is one."""
         return ("train",) if self.held_out is None else ("train", self.held_out)
 
 
 class HubSource(Settings):
-    """Place of a task on the hub, or of a local folder with the same files.
+    """Where a task is on the hub, or in a local folder with the same files.
 
-    The hub cannot be reached in tests: repositories, branches and columns are taken from
+    The hub cannot be reached in tests: repositories, branches and columns are taken from their
     documentation.
     """
 
     repository: str
     parts: tuple[str, ...]
-    """Columns of the text's parts there."""
+    """Columns of the hub's files that hold the parts of a text."""
     label: str = "label"
     config: str | None = None
-    """Named configuration, on branches that describe their configurations."""
+    """Configuration to ask for, on branches that describe their configurations."""
     subfolder: str | None = None
-    """Folder of the configuration on the hub's Parquet branch, which names none."""
+    """Folder of the configuration on the hub's Parquet branch, where configurations have no names.
+
+    """
     revision: str = "main"
     rows: Literal["all", "listed labels", "single topic"] = "all"
-    """Rows of the hub that belong to the task; local folders hold the right rows already."""
+    """Hub rows that belong to the task; local folders hold only these rows already."""
 
 
 class PaperTask(TaskSpec):
-    """One row of the paper's Table 1, and where its texts come from."""
+    """One row of the paper's Table 1, with the place its texts come from."""
 
     domain: str
     hub: HubSource
@@ -58,14 +60,14 @@ class PaperTask(TaskSpec):
 
 _TABLE = packaged(__file__)
 EMBEDDED_TASKS = {row["name"]: TaskSpec(**row) for row in _TABLE["embedded"]}
-"""The tasks that come with memloc, easy ones first."""
+"""Embedded tasks by name, easy ones first."""
 PAPER_TASKS = {row["name"]: PaperTask(**row) for row in _TABLE["paper"]}
-"""The twelve tasks, in the order of the paper's Table 1."""
+"""The twelve tasks of the paper by name, in the order of its Table 1."""
 
 
 @dataclass(frozen=True)
 class TaskRow:
-    """Facts that people want to see of a task before choosing it."""
+    """Facts about a task that help to choose one."""
 
     name: str
     category: str
@@ -73,14 +75,14 @@ class TaskRow:
     train_size: str
     n_classes: int
     label_names: tuple[str, ...]
-    """Empty where only the data can tell which classes are the two most frequent."""
+    """Class names; empty where only the data can tell which two classes are the most frequent."""
     source: str
     domain: str = ""
-    """Origin of the paper's texts."""
+    """Kind of source the texts come from, as in the paper."""
 
 
 def known_tasks() -> dict[str, TaskRow]:
-    """Return all names that `load_task` knows: embedded, the twelve, and binary variants."""
+    """Return every task name that `load_task` accepts, with its facts."""
     known = [(task, "embedded") for task in EMBEDDED_TASKS.values()]
     known += [(task, task.hub.repository) for task in PAPER_TASKS.values()]
     shared = ("name", "category", "description", "train_size", "label_names")

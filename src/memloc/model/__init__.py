@@ -1,1 +1,1 @@
-"""Hugging Face classifiers: loading them, seeing them as a stack of blocks, changing them."""
+"""Hugging Face models: loading them, viewing them as a stack of blocks, exchanging their parts."""

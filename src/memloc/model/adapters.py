@@ -1,8 +1,8 @@
 """Adapters (PEFT): a folder with adapter_config.json is a checkpoint like any other.
 
-An adapter is merged into its base model when it is read. So a layer's adapter is exchanged with
-the layer, and whatever works on a checkpoint works on it. While one is trained it stays apart: only
-its weights and the head learn, and only they are saved.
+An adapter is merged into its base model when it is loaded. So a layer's adapter is exchanged with
+the layer, and every function that works on a checkpoint works on an adapter. While an adapter is
+trained it stays apart: only its weights and the head learn, and only they are saved.
 """
 
 import warnings
@@ -38,11 +38,11 @@ from memloc.store.identity import hash_weights
 
 WEIGHTS = "adapter_model.safetensors"
 _MANY = 7919
-"""A number of labels that no other size of a model is likely to have."""
+"""Number of labels that no other dimension of a model is likely to have."""
 
 
 def load_adapter(folder: Path, options: LoadOptions, *, texts: bool = False) -> Classifier:
-    """The base model with the adapter in this folder merged into it."""
+    """Load the base model and merge the adapter of this folder into it."""
     peft = _peft(str(folder))
     base = options.base or adapter_base(folder)
     if not (folder / WEIGHTS).is_file() and not options.any_format:
@@ -81,9 +81,9 @@ def _merging(folder: Path) -> AbstractContextManager[None]:
 
 
 def with_adapter(start: Classifier, settings: FineTuneSettings, seed: int) -> Classifier:
-    """The classifier with what these settings add: nothing, or a new adapter in its blocks.
+    """Return the classifier, with a new adapter in its blocks if the settings ask for one.
 
-    Then the adapter and the head learn, and nothing else.
+    Then only the adapter and the head learn.
     """
     if settings.adapter == "none":
         return start
@@ -119,7 +119,7 @@ def _peft(name: str) -> Any:
 
 
 def _labels(folder: Path, base: str, options: LoadOptions) -> list[str]:
-    """The classes of an adapter that does not name them: the base's, or as many as it has."""
+    """Return the class names for an adapter that has none: the base model's, or numbered ones."""
     with asked_once(base):
         config = read_config(base, options)
     named = label_names_of(config)
@@ -138,17 +138,19 @@ def _labels(folder: Path, base: str, options: LoadOptions) -> list[str]:
 def _saved(folder: Path) -> dict[str, torch.Tensor]:
     from peft.utils import load_peft_weights
 
-    found: dict[str, torch.Tensor] = load_peft_weights(str(folder), device="cpu")
-    return {name.removeprefix("base_model.model."): value for name, value in found.items()}
+    weights: dict[str, torch.Tensor] = load_peft_weights(str(folder), device="cpu")
+    return {name.removeprefix("base_model.model."): value for name, value in weights.items()}
 
 
 def _refuse_other_weights(folder: Path, adapted: Any, loaded: Classifier) -> None:
-    """The file has every weight of the adapter and no other, and a head where the base has none."""
+    """Refuse a file that lacks a weight of the adapter or has another, or has no head where
+    needed.
+    """
     from peft import get_peft_model_state_dict
 
     needed = {n.removeprefix("base_model.model.") for n in get_peft_model_state_dict(adapted)}
     saved = set(_saved(folder))
-    for what, names in (("missing", needed - saved), ("no part of it", saved - needed)):
+    for what, names in (("missing", needed - saved), ("not part of the adapter", saved - needed)):
         if names:
             raise ModelError(
                 f"{folder} is damaged or of another base model: the weight {min(names)} is {what}."
@@ -165,7 +167,9 @@ def _layer_hashes(model: Any) -> list[str]:
 
 
 def _targets(start: Classifier, wanted: Sequence[str] | None) -> list[str]:
-    """Full names of the linear layers in the blocks, those that are called like this."""
+    """Return the full names of the linear layers in the blocks that have one of the wanted
+    names.
+    """
     inside = {id(module) for module in start.stack.blocks.modules()}
     linear = {
         name: name.rsplit(".", maxsplit=1)[-1]
@@ -182,7 +186,9 @@ def _targets(start: Classifier, wanted: Sequence[str] | None) -> list[str]:
 
 
 def _head_modules(start: Classifier) -> list[str]:
-    """The modules next to the model's body, and those in it that the pre-trained model lacks."""
+    """Return the modules outside the model's body, and those in it that the pre-trained model
+    lacks.
+    """
     body = f"{start.model.base_model_prefix}."
     named = [name for name, _ in start.model.named_parameters()]
     head = [name.split(".")[0] for name in named if not name.startswith(body)]

@@ -1,11 +1,11 @@
-"""Calls of blocks for more states, or for fewer positions, than the model's own pass has.
+"""Calls of blocks for more states, or fewer positions, than the model's own pass has.
 
-`Repeater` repeats what a block is given, so that it runs on several states of one batch in one
+`Repeater` repeats a block's arguments, so that the block runs on several states of one batch in one
 call. `LastBlock` runs the last block at the readout positions alone: a head that reads one position
-of a text needs nothing else of the block's output. Only keys and values are needed at all
-positions. So the block runs up to its attention for all of them, and then as a whole for the
-readout positions, which attend to the keys and values of the first time. Attention can be taken
-apart like this where it is the usual one of transformers.
+of a text needs the block's output at that position only, and keys and values at all positions. So
+the block runs up to its attention for all positions, and then as a whole for the readout positions,
+which attend to the keys and values of the first call. This works for models that use the standard
+attention function of transformers.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,13 +20,13 @@ from memloc.errors import ModelError
 from memloc.model.stack import TOLERANCE, BlockCall, Prepared, Stack, undropped
 
 Positions = slice | Tensor
-"""The positions to compute: the same of all texts, or as many of each, (texts, positions)."""
+"""Positions to compute: one slice for all texts, or an array (texts, positions)."""
 SDPA = "sdpa"
-"""The implementation of attention that is taken apart: the usual one."""
+"""Name of the attention implementation that can be run in two steps."""
 
 
 class Repeater:
-    """Repeats the calls of a stack's blocks for states that follow each other stream by stream."""
+    """Repeats the arguments of a stack's blocks for several states, stored one after the other."""
 
     def __init__(self, stack: Stack) -> None:
         self.name = type(stack.model).__name__
@@ -37,7 +37,9 @@ class Repeater:
         ]
 
     def repeated(self, index: int, call: BlockCall, times: int) -> BlockCall:
-        """The call of block `index` for so many states of the batch it was recorded for."""
+        """Return the call of block `index` for this many states of the batch it was recorded
+        for.
+        """
         if times == 1:
             return call
         values = self._repeat(_values(call), self._by_example[index], times)
@@ -45,7 +47,9 @@ class Repeater:
         return BlockCall(values[:n], dict(zip(call.kwargs, values[n:], strict=True)))
 
     def _compare(self, small: Any, large: Any) -> Any:
-        """Whether a tensor has one row per example; of a tuple, the same for all that is in it."""
+        """Return whether a tensor has one row per example; for a tuple, the answer for each
+        element.
+        """
         if isinstance(small, tuple) and isinstance(large, tuple):
             return tuple(self._compare(a, b) for a, b in zip(small, large, strict=True))
         if not isinstance(small, Tensor) or small.shape == large.shape:
@@ -72,22 +76,30 @@ def _values(call: BlockCall) -> tuple[Any, ...]:
 
 
 class LastBlock:
-    """The last block of a stack, or of copies of it that run in one pass."""
+    """The last block of a stack, or of several copies that run in one pass."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self.is_short = stack.readout != "all" and self._can_be_short()
-        """Whether some positions are computed alone; if not, the block runs on all of them."""
+        """True if readout positions can be computed alone; otherwise the block runs on all."""
 
     def read(
         self, state: Tensor, call: BlockCall, here: Positions, copies: Stack | None = None
     ) -> Tensor:
-        """The block's output at some positions, or all of it where the head reads it all."""
+        """Return the block's output at some positions, or all of it where the head reads every
+        position.
+
+        Args:
+            state: State before the last block.
+            call: The block's other arguments.
+            here: Positions to compute.
+            copies: Copies of the stack that run in one pass; the stack itself by default.
+        """
         stack = self.stack if copies is None else copies
         if self.is_short:
             return self._at(stack, state, call, here)
-        found = stack.run(stack.depth - 1, state, call)
-        return found if stack.readout == "all" else _taken(found, here, 1)
+        output = stack.run(stack.depth - 1, state, call)
+        return output if stack.readout == "all" else _taken(output, here, 1)
 
     @staticmethod
     def _at(stack: Stack, state: Tensor, call: BlockCall, here: Positions) -> Tensor:
@@ -114,7 +126,9 @@ class LastBlock:
             return stack.run(last, _taken(state, here, 1), BlockCall(args, kwargs))
 
     def _can_be_short(self) -> bool:
-        """Whether it gives what the block gives, tried on one text and on two that are padded."""
+        """Try the short way on one text and on two padded ones; return whether it gives the block's
+        output.
+        """
         with torch.inference_mode(), undropped(self.stack.model):
             one, two = (self.stack.prepare(self.stack.sample(n)) for n in (1, 2))
             place = int(one.positions[0])
@@ -135,12 +149,12 @@ class LastBlock:
 
 
 class _Reached(Exception):
-    """The block has come to its attention."""
+    """Raised when the block has come to its attention."""
 
 
 @contextmanager
 def _attention(function: Callable[..., Any]) -> Iterator[None]:
-    """While active, this stands in for the usual attention."""
+    """Replace the standard attention function by this one while active."""
     usual = AttentionInterface()[SDPA]
     AttentionInterface.register(SDPA, function)
     try:
@@ -150,7 +164,9 @@ def _attention(function: Callable[..., Any]) -> Iterator[None]:
 
 
 def _cut(value: Any, tokens: int, here: Positions) -> Any:
-    """Cut a block's arguments to some positions: places and rotations have one row per token."""
+    """Cut a block's arguments to some positions: position ids and rotations have one row per
+    token.
+    """
     if isinstance(value, dict):
         return {name: _cut(inner, tokens, here) for name, inner in value.items()}
     if isinstance(value, tuple):

@@ -33,12 +33,12 @@ READOUTS = {
     "each": "every token, to say the next one",
 }
 THOROUGH, QUICK = (24, 3, 12, 23), (9, 3)
-"""Tokens of the texts that a model is tried on."""
+"""Lengths in tokens of the texts that a model is tried on, in a full and in a quick check."""
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Findings of the check; differences are relative to the largest logit."""
+    """Result of the self-check; differences are relative to the largest logit."""
 
     model: str
     architecture: str
@@ -53,17 +53,18 @@ class CheckReport:
     padding: str
     max_tokens: int
     parity: float
-    """Blocks run one by one against the plain forward pass, each text alone."""
+    """Difference between blocks run one by one and the plain forward pass, each text alone."""
     batch_invariance: float
-    """A padded batch against each text alone."""
+    """Difference between a padded batch and each text alone."""
     shared_weights: tuple[str, ...]
-    """Parameters that stand in more than one place."""
+    """Parameters that are used in more than one place."""
 
 
 def check_model(
     name: str, options: LoadOptions | None = None, *, texts: bool = False
 ) -> CheckReport:
-    """Load a model with a head for two classes, compare, and raise where memloc would be wrong.
+    """Load a model with a head for two classes, compare memloc's view with it, and raise if they
+    differ.
 
     With `texts`, load a language model with its own head.
     """
@@ -78,12 +79,14 @@ def check_model(
 
 
 def require_agreement(loaded: Classifier) -> None:
-    """Refuse a model that `check_model` would refuse, seen on two short texts: cheap for any."""
+    """Refuse a model that `check_model` would refuse, judged by two short texts: cheap for any
+    model.
+    """
     _refuse(loaded.name, *_differences(loaded, QUICK))
 
 
 def examine(loaded: Classifier) -> CheckReport:
-    """The report, whatever it says."""
+    """Compare memloc's view of a loaded model with the model itself, without refusing it."""
     model, stack = loaded.model.eval(), loaded.stack
     parity, invariance = _differences(loaded, THOROUGH)
     return CheckReport(
@@ -132,24 +135,25 @@ def _differences(loaded: Classifier, lengths: Sequence[int]) -> tuple[float, flo
         by_block = [stack.undropped_logits(_padded([text], 0))[0] for text in texts]
         padded = stack.logits(_padded(texts, stack.model.config.pad_token_id))
     # A language model has logits for each token: those of padding do not count.
-    alone = [row[: len(own)] for row, own in zip(padded, plain, strict=True)]
-    scale = torch.cat([own.flatten() for own in plain]).abs().max().clamp_min(1e-6)
+    alone = [row[: len(logits)] for row, logits in zip(padded, plain, strict=True)]
+    scale = torch.cat([logits.flatten() for logits in plain]).abs().max().clamp_min(1e-6)
     parity, invariance = (
-        torch.stack([(a - b).abs().max() for a, b in zip(found, plain, strict=True)]).max() / scale
-        for found in (by_block, alone)
+        torch.stack([(a - b).abs().max() for a, b in zip(answers, plain, strict=True)]).max()
+        / scale
+        for answers in (by_block, alone)
     )
     return float(parity), float(invariance)
 
 
 @contextmanager
 def _untouched(model: Any) -> Iterator[None]:
-    """While active, a model runs as its classes say, whatever was put in place of that."""
+    """Run a model exactly as its classes define it while active, without memloc's replacements."""
     put = [(m.__dict__, m.__dict__.pop("forward")) for m in model.modules() if "forward" in vars(m)]
     try:
         yield
     finally:
-        for attributes, found in put:
-            attributes["forward"] = found
+        for attributes, replacement in put:
+            attributes["forward"] = replacement
 
 
 def _sample_texts(stack: Stack, lengths: Sequence[int]) -> list[Tensor]:
@@ -177,27 +181,27 @@ def _shared(model: torch.nn.Module) -> tuple[str, ...]:
 
 
 def check_pair(final: Classifier, other: Classifier, what: str) -> None:
-    """Refuse two sets of weights that are not of the same model."""
+    """Refuse two sets of weights that belong to different models or vocabularies."""
     sizes, kinds = (final.stack, other.stack), (final.model.config, other.model.config)
     pairs = {"depth": sizes, "width": sizes, "vocab_size": kinds, "model_type": kinds}
     for name, pair in pairs.items():
-        here, there = (getattr(each, name) for each in pair)
-        if here != there:
-            raise ModelError(f"The final weights have {name} {here}, the {what} ones {there}.")
-    here, there = (
-        {i: token for token, i in each.tokenizer.get_vocab().items()} for each in (final, other)
+        here, theirs = (getattr(loaded, name) for loaded in pair)
+        if here != theirs:
+            raise ModelError(f"The final weights have {name} {here}, the {what} ones {theirs}.")
+    here, theirs = (
+        {i: token for token, i in loaded.tokenizer.get_vocab().items()} for loaded in (final, other)
     )
-    for i in sorted(here.keys() & there.keys()):
-        if here[i] != there[i]:
+    for i in sorted(here.keys() & theirs.keys()):
+        if here[i] != theirs[i]:
             raise ModelError(
-                f"Token {i} is {here[i]!r} for the final weights and {there[i]!r} for the {what} "
+                f"Token {i} is {here[i]!r} for the final weights and {theirs[i]!r} for the {what} "
                 "ones: both must have the same vocabulary."
             )
     check_labels(final.label_names, other.label_names, what)
 
 
 def check_labels(final: Sequence[str], other: Sequence[str], what: str) -> None:
-    """Refuse weights with other labels, or with the same ones in another order."""
+    """Refuse weights whose labels differ from the final model's, or come in another order."""
     if len(final) != len(other):
         raise ModelError(
             f"The final weights have num_labels {len(final)}, the {what} ones {len(other)}."
@@ -205,8 +209,8 @@ def check_labels(final: Sequence[str], other: Sequence[str], what: str) -> None:
     defaults = [f"LABEL_{i}" for i in range(len(final))]
     if defaults in (list(final), list(other)):
         return  # transformers gave these names because nobody else did: they say nothing
-    for i, (here, there) in enumerate(zip(final, other, strict=True)):
-        if here != there:
+    for i, (here, theirs) in enumerate(zip(final, other, strict=True)):
+        if here != theirs:
             advice = (
                 "train both with the labels in one order."
                 if sorted(final) == sorted(other)
@@ -214,6 +218,6 @@ def check_labels(final: Sequence[str], other: Sequence[str], what: str) -> None:
                 "files."
             )
             raise ModelError(
-                f"Label {i} is {here!r} for the final weights and {there!r} for the {what} ones: "
+                f"Label {i} is {here!r} for the final weights and {theirs!r} for the {what} ones: "
                 f"{advice}"
             )

@@ -1,4 +1,4 @@
-"""Trained classifiers on disk: saved in the ecosystem's own format with their origin, and read."""
+"""Saves and loads trained classifiers, in the ecosystem's own format with their provenance."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ from memloc.store.records import versions, write_json
 
 
 def save_checkpoint(folder: Path, trained: Classifier, about: Mapping[str, Any]) -> None:
-    """A `save_pretrained` folder with tokenizer and provenance, whole or absent."""
+    """Write a `save_pretrained` folder with tokenizer and provenance, whole or not at all."""
     with whole_folder(folder) as draft, quiet(), _as_os_error():
         if trained.adapted is not None:
             # Embeddings never learn with it; left open, PEFT asks the hub for the base model.
@@ -43,7 +43,7 @@ def save_checkpoint(folder: Path, trained: Classifier, about: Mapping[str, Any])
 
 @contextmanager
 def _as_os_error() -> Iterator[None]:
-    """Turn an error of safetensors while writing, such as a full disk, into an OSError."""
+    """Turn an error that safetensors raises while writing, such as a full disk, into an OSError."""
     try:
         yield
     except SafetensorError as error:
@@ -53,9 +53,9 @@ def _as_os_error() -> Iterator[None]:
 def load_checkpoint(
     folder: Path, options: LoadOptions | None = None, *, texts: bool = False
 ) -> Classifier:
-    """A classifier that was trained and saved: every weight must be there, and no other.
+    """Load a classifier that was trained and saved: the file must have exactly its weights.
 
-    With `texts`, a language model.
+    With `texts`, load a language model.
     """
     options = options or LoadOptions()
     checkpoint_folder(folder)
@@ -73,14 +73,16 @@ def load_checkpoint(
 
 
 def load_start(name: str, label_names: Sequence[str], options: LoadOptions) -> Classifier:
-    """Load pre-trained weights; only language models, which have their heads, can be streamed."""
+    """Load pre-trained weights; of these, only language models can be streamed, as they have a
+    head.
+    """
     if options.stream and not label_names and Path(name).is_dir():
         return load_streamed(Path(name), options, texts=True)
     return load_model(name, label_names, options=options)
 
 
 def _refuse_other_weights(loaded: Classifier) -> None:
-    """A checkpoint has every weight of its classifier, and no other."""
+    """Refuse a checkpoint that lacks weights of its classifier or has others."""
     body = f"{loaded.model.base_model_prefix}."
     head = [name for name, _ in loaded.model.named_parameters() if not name.startswith(body)]
     missing = set(loaded.new_weights) - set(loaded.resized_weights)

@@ -1,9 +1,9 @@
 """Re-parametrises blocks: other weights, the same function.
 
-The rows of an MLP can be permuted, and what a head's values are multiplied with can be undone by
-its part of the output projection. Whoever compares the weights of two models sees a large change
-where nothing changed. Which matrices are a pair is found by trying: a change that leaves the
-block's output as it was is the right one, so there is no code per architecture.
+The rows of an MLP can be permuted, and a matrix applied to a head's values can be undone in the
+head's part of the output projection. A comparison of weights then sees a large change where nothing
+changed. Which matrices form a pair is found by trying: a change that leaves the block's output as
+it was is the right one, so there is no code per architecture.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,12 +20,14 @@ from memloc.model.stack import Stack, setting, undropped
 CLOSE = 1e-4
 """Largest change of a block's output, relative to its size, that counts as float noise."""
 SCALES = 0.5, 2.0
-"""Smallest and largest factor by which the values of a head are rescaled."""
+"""Smallest and largest factor by which a head's values are rescaled."""
 Change = Callable[[], None]
 
 
 def disguise(stack: Stack, layers: Iterable[int], rng: np.random.Generator) -> None:
-    """Give these layers (from 0) other weights that compute the same, in place."""
+    """Change the weights of these layers (from 0) in place so that they compute the same
+    function.
+    """
     wanted = {*layers}
     heads = int(setting(stack.model.config, "num_attention_heads"))
     with torch.inference_mode(), undropped(stack.model):
@@ -43,7 +45,7 @@ def disguise(stack: Stack, layers: Iterable[int], rng: np.random.Generator) -> N
 def _make_first_that_fits(
     block: nn.Module, changes: Iterable[Change], run: Callable[[], Tensor], index: int
 ) -> None:
-    """Make the first change that leaves the block's output as it was, and undo the others."""
+    """Apply the first change that leaves the block's output as it was; undo the ones before it."""
     kept = [p.clone() for p in block.parameters()]
     output = run()
     for change in changes:
@@ -60,7 +62,9 @@ def _make_first_that_fits(
 
 
 def _permuted(matrices: list[nn.Linear], rng: np.random.Generator) -> Iterator[Change]:
-    """Permute the rows of an MLP: those of all matrices before its activation alike."""
+    """Yield changes that permute the rows of an MLP, in all matrices before its activation
+    alike.
+    """
     for last in matrices:
         inner = last.in_features
         before = [m for m in matrices if m.out_features == inner and m.in_features != inner]
@@ -77,10 +81,10 @@ def _permute(before: list[nn.Linear], last: nn.Linear, order: Tensor) -> None:
 
 
 def _rotated(matrices: list[nn.Linear], heads: int, rng: np.random.Generator) -> Iterator[Change]:
-    """Rotate and rescale the values of every head, and undo it in the output projection.
+    """Yield changes that rotate and rescale the values of every head and undo it in the projection.
 
-    The values have a matrix of their own, or are rows of one with queries and keys: the last
-    third, or the last third of each head.
+    The values have a matrix of their own, or share one with queries and keys: they are its last
+    third, or the last third of each head's rows.
     """
     for value, last in permutations(matrices, 2):
         width = last.in_features

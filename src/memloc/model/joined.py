@@ -1,8 +1,9 @@
-"""Layers whose parts stand in parallel lists (XLM, FlauBERT), each as one module.
+"""Makes one module of each layer whose parts stand in parallel lists (XLM, FlauBERT).
 
 Such a model's own loop joins the parts. Here a layer is a module that does what one round of that
-loop does with the same parts, and the model runs these in place of its loop. Names of weights and
-files stay as they are. The self-check compares with the loop; no layer is dropped in training.
+loop does with the same parts, and the model runs these modules in place of its loop. Names of
+weights and files stay as they are. The self-check compares the result with the loop; no layer is
+dropped in training.
 """
 
 import sys
@@ -13,7 +14,9 @@ from torch import Tensor, nn
 
 
 def joined_layers(model: Any) -> list[nn.Module]:
-    """The layers of a classifier that has its parts in lists; the first call joins them."""
+    """Return the layers of a classifier that keeps their parts in lists; join them on the first
+    call.
+    """
     body = model.base_model
     if "joined" not in body.__dict__:
         # Past nn.Module, which would take them for more parts of the model.
@@ -24,7 +27,7 @@ def joined_layers(model: Any) -> list[nn.Module]:
 
 
 class JoinedLayer(nn.Module):
-    """One round of the loop."""
+    """One layer made of its parts: one round of the model's own loop."""
 
     def __init__(self, body: Any, layer: int) -> None:
         super().__init__()
@@ -33,26 +36,26 @@ class JoinedLayer(nn.Module):
         self.dropout = body.dropout
 
     def forward(self, state: Tensor, attended: Tensor, mask: Tensor) -> Tensor:
-        """The state after the layer; zero where there is padding."""
-        found = self.attention(state, attended)[0]
+        """Return the state after the layer, with zeros at padding."""
+        output = self.attention(state, attended)[0]
         # The model's modes reach the parts only.
-        found = nn.functional.dropout(found, self.dropout, training=self.attention.training)
-        state = self.norm1(state + found)
+        output = nn.functional.dropout(output, self.dropout, training=self.attention.training)
+        state = self.norm1(state + output)
         state = self.norm2(state + self.ffn(state))
         return state * mask.unsqueeze(-1).to(state.dtype)
 
 
 def _forward(body: Any, input_ids: Tensor, attention_mask: Tensor | None, **named: Any) -> Any:
-    """The model's own forward pass, with these layers in place of its loop."""
+    """Run the model's own forward pass with joined layers in place of its loop."""
     depth, body.n_layers = body.n_layers, 0
     try:
-        found = type(body).forward(body, input_ids, attention_mask=attention_mask, **named)
+        output = type(body).forward(body, input_ids, attention_mask=attention_mask, **named)
     finally:
         body.n_layers = depth
-    state, lengths = found[0], (input_ids != body.pad_index).sum(1)
+    state, lengths = output[0], (input_ids != body.pad_index).sum(1)
     masks = sys.modules[type(body).__module__].get_masks
     mask, attended = masks(input_ids.shape[1], lengths, body.causal, padding_mask=attention_mask)
     for layer in body.joined:
         state = layer(state, attended, mask)
-    found.last_hidden_state = state
-    return found
+    output.last_hidden_state = state
+    return output

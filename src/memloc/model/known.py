@@ -1,4 +1,4 @@
-"""The models that have a name here; any other Hugging Face classifier works as well."""
+"""Models that memloc knows by name; any other Hugging Face classifier works as well."""
 
 import json
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from memloc.data import hub
 from memloc.errors import ModelError, SettingsError, in_words, lookup, nearest
 
 TINY: tuple[str, ...] = ("tiny-bert", "tiny-opt", "tiny-gpt-neo", "tiny-gpt-neox")
-"""The embedded models: four families, twelve layers, small enough to come with the package."""
+"""Embedded models: four families, twelve layers each, small enough to be part of the package."""
 ADAPTER = "adapter_config.json"
-"""The file that makes a folder an adapter."""
+"""File that marks a folder as an adapter."""
 
 
 @dataclass(frozen=True)
 class ModelRow:
-    """One line of `memloc models`."""
+    """One row of `memloc models`."""
 
     name: str
     layers: str
@@ -31,7 +31,7 @@ KNOWN = (
     ModelRow("EleutherAI/pythia-160m-deduped", "12", "768", "hub"),
     ModelRow("facebook/opt-1.3b", "24", "2048", "hub"),
 )
-"""The embedded models, then the paper's; the last one is of appendix B."""
+"""The embedded models, then those of the paper; the last one is from its appendix B."""
 
 
 def tiny_folder(name: str) -> Path:
@@ -41,12 +41,12 @@ def tiny_folder(name: str) -> Path:
 
 
 def default_preset(model: str) -> str:
-    """Return the preset that suits a model."""
+    """Return the name of the preset that suits a model."""
     return "demo" if model in TINY else "paper"
 
 
 def source_of(name: str) -> str:
-    """Return where a model is loaded from: a folder that holds one, or else its name on the hub."""
+    """Return where a model is loaded from: a local folder, or else its name on the hub."""
     if name.startswith("tiny-") and not Path(name).is_dir():
         return str(tiny_folder(name))
     path = Path(name).expanduser()
@@ -61,7 +61,7 @@ def source_of(name: str) -> str:
 
 
 def checkpoint_folder(folder: Path) -> None:
-    """Refuse a folder that has neither a model nor an adapter."""
+    """Refuse a folder that holds neither a model nor an adapter."""
     if not folder.is_dir():
         raise ModelError(f"There is no folder {folder}; give one that `save_pretrained` wrote.")
     if not is_adapter(folder):
@@ -92,7 +92,7 @@ def is_adapter(folder: Path) -> bool:
 
 
 def adapter_base(folder: Path) -> str:
-    """Return the model that an adapter says it was made for."""
+    """Return the base model named in an adapter's configuration."""
     try:
         name = json.loads((folder / ADAPTER).read_text(encoding="utf-8"))["base_model_name_or_path"]
     except (ValueError, KeyError, TypeError) as error:
@@ -103,7 +103,7 @@ def adapter_base(folder: Path) -> str:
 
 
 def start_of(final: Path, pretrained: str | Path | None, *, needed: bool) -> str | Path | None:
-    """Return the pre-trained weights that were given, by default the base model of an adapter."""
+    """Return the pre-trained weights that were given, or else the base model of an adapter."""
     if pretrained is None and is_adapter(final):
         return adapter_base(final)
     if needed and pretrained is None:
@@ -119,9 +119,9 @@ def _refuse_folder(name: str, folder: Path) -> None:
             "(`model.merge_and_unload().save_pretrained(...)`)."
         )
     has_weights = any(folder.glob("*.safetensors")) or any(folder.glob("*.bin"))
-    if not has_weights and (found := next(folder.glob("*.gguf"), None)):
+    if not has_weights and (gguf := next(folder.glob("*.gguf"), None)):
         raise ModelError(
-            f"{name} holds {found.name}, weights in llama.cpp's format GGUF, which memloc does not "
+            f"{name} holds {gguf.name}, weights in llama.cpp's format GGUF, which memloc does not "
             "read: give the model that it was converted from, with config.json and safetensors."
         )
     if not (folder / "config.json").is_file():
@@ -129,7 +129,7 @@ def _refuse_folder(name: str, folder: Path) -> None:
 
 
 def no_such_model(name: str, reason: str) -> str:
-    """Return the sentence for a name that is no folder and that the hub does not give."""
+    """Return the error message for a name that is neither a folder nor a model on the hub."""
     known = {row.name for row in KNOWN}
     near = "" if name in known else nearest(name, known)
     why = hub.unreachable() or reason

@@ -1,4 +1,4 @@
-"""Model and tokenizer for a name or folder: local first, hub second; pad and separator tokens."""
+"""Loads a model and its tokenizer from a folder or the hub, and settles padding and separator."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -27,39 +27,39 @@ from memloc.store.identity import hash_weights
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """Permissions for loading a model, and changes to it."""
+    """Permissions for loading a model, and changes to make on the way."""
 
     remote_code: bool = False
-    """Whether code that a repository brings may run."""
+    """Permission to run Python code that comes with a model."""
     any_format: bool = False
-    """Whether weights may be in a format that can carry code (pickle) rather than safetensors."""
+    """Permission to read weights in formats that can carry code (pickle), not only safetensors."""
     depth: int | None = None
-    """Keep only the first blocks, this many; default: all."""
+    """Number of first blocks to keep; all by default."""
     base: str | None = None
-    """The base model of an adapter; default: the one that it names."""
+    """Base model of an adapter; by default the one that the adapter names."""
     stream: bool = False
-    """Whether blocks of a saved model are read from disk when they run (`model.streamed`)."""
+    """Read the blocks of a saved model from disk whenever they run (see `model.streamed`)."""
 
 
 @dataclass(frozen=True)
 class Classifier:
-    """A sequence classifier, or a language model, with what its family needs around texts."""
+    """A classifier or language model with its tokenizer, and facts about how it was loaded."""
 
     name: str
     model: Any
     tokenizer: Any
     new_weights: tuple[str, ...] = ()
-    """Parameters that were not in the file and were drawn at random: the head."""
+    """Parameters that the file lacked and that were drawn at random: the head."""
     unused_weights: tuple[str, ...] = ()
-    """Parameters in the file that have no place in the model, such as another head."""
+    """Parameters in the file that the model has no place for, such as another head."""
     resized_weights: tuple[str, ...] = ()
-    """New parameters that were in the file with another size."""
+    """New parameters that the file had in another size."""
     adapter_hash: str = ""
-    """Checksums of an adapter and of its base, before they were merged."""
+    """Checksums of an adapter and of its base model, taken before merging them."""
     unchanged_layers: tuple[int, ...] = ()
-    """Layers, from 1, in which an adapter is zero or missing."""
+    """Layers (from 1) that an adapter does not change: zero there, or missing."""
     adapted: Any = None
-    """While an adapter is trained: the PEFT model around `model`, for saving."""
+    """The PEFT model around `model`, needed to save an adapter; set while one is trained."""
 
     @cached_property
     def stack(self) -> Stack:
@@ -67,15 +67,15 @@ class Classifier:
         return Stack(self.model)
 
     def copied(self) -> "Classifier":
-        """Return the same classifier with weights of its own."""
+        """Return a copy of the classifier that has its own weights."""
         stack = self.stack.copied()
-        found = replace(self, model=stack.model)
-        found.__dict__["stack"] = stack  # what was found out about the model stays true
-        return found
+        copied = replace(self, model=stack.model)
+        copied.__dict__["stack"] = stack  # what was found out about the model stays true
+        return copied
 
     @property
     def label_names(self) -> list[str]:
-        """The classes, in the order of the logits; none of a language model."""
+        """Class names in the order of the logits; empty for a language model."""
         return [] if self.stack.is_language_model else label_names_of(self.model.config)
 
     @property
@@ -85,15 +85,16 @@ class Classifier:
         The tokenizer's own separator; failing that, the end token where the tokenizer puts special
         tokens around texts (OPT), and a plain `|` where it puts none (GPT-Neo, Pythia).
         """
-        own, end = self.tokenizer.sep_token, self.tokenizer.eos_token
-        if own:
-            return str(own)
+        separator, end = self.tokenizer.sep_token, self.tokenizer.eos_token
+        if separator:
+            return str(separator)
         wraps = self.tokenizer.num_special_tokens_to_add(pair=False) > 0
         return str(end) if wraps and end else "|"
 
     @property
     def weights_hash(self) -> str:
-        """Return a checksum of what was loaded, without a new head, which a seed decides.
+        """Return a checksum of the loaded weights, without a new head, which depends on the seed
+        alone.
 
         Merging an adapter may differ by float noise between machines, so its own hash counts.
         """
@@ -108,7 +109,7 @@ class Classifier:
 
     @property
     def max_tokens(self) -> int:
-        """The longest text that the model can read."""
+        """Length in tokens of the longest text that the model can read."""
         positions = optional_setting(self.model.config, "max_position_embeddings")
         if positions is None:
             return int(self.tokenizer.model_max_length)
@@ -122,9 +123,15 @@ def load_model(
     seed: int = 1,
     options: LoadOptions | None = None,
 ) -> Classifier:
-    """A classifier with a head for these labels; a head that has to be made comes from `seed`.
+    """Load a classifier with a head for these labels; a missing head is drawn at random.
 
-    Without labels, a language model, with the head that says how a text goes on.
+    Without labels, load a language model with its own head.
+
+    Args:
+        name: Folder of the model, or its name on the hub.
+        label_names: Class names in the order of the logits; empty for a language model.
+        seed: Seed of a head that has to be drawn.
+        options: Permissions for loading, and changes to make.
     """
     options = options or LoadOptions()
     source = source_of(name)
@@ -174,7 +181,7 @@ def read_tokenizer(source: str | Path, options: LoadOptions) -> Any:
 
 
 def label_names_of(config: Any) -> list[str]:
-    """The classes that a configuration names, in the order of the logits."""
+    """Return the class names of a model's configuration, in the order of the logits."""
     return [str(config.id2label[i]) for i in sorted(config.id2label)]
 
 
@@ -191,13 +198,13 @@ def _config(source: str, label_names: Sequence[str], options: LoadOptions) -> An
 
 
 def some_of(names: Sequence[str]) -> str:
-    """The first of some weights, and how many more there are, with the verb."""
+    """Return the name of the first weight and the number of others, with the verb "is" or "are"."""
     more = len(names) - 1
     return f"{names[0]} and {more} more weights are" if more else f"the weight {names[0]} is"
 
 
 def _cut(config: Any, depth: int) -> Any:
-    """The configuration of the model's first `depth` blocks."""
+    """Return the configuration for the model's first `depth` blocks."""
     whole = setting(config, "num_hidden_layers")
     if not 1 <= depth <= whole:
         raise ModelError(f"A depth of {depth} was asked for; this model has 1 to {whole} layers.")
@@ -212,7 +219,7 @@ def _cut(config: Any, depth: int) -> Any:
 
 
 def _first_position(model: Any) -> int:
-    """The number of the first position: families that number the padding, too, start behind it."""
+    """Return the first position number; it is above 0 in families that also number the padding."""
     wanted = setting(model.config, "max_position_embeddings")
     tables = [m for m in model.modules() if isinstance(m, torch.nn.Embedding)]
     starts = [t.padding_idx + 1 for t in tables if t.num_embeddings == wanted and t.padding_idx]
@@ -220,7 +227,7 @@ def _first_position(model: Any) -> int:
 
 
 def settle_padding(name: str, model: Any, tokenizer: Any) -> None:
-    """A token to pad with, on the right, which tokenizer and model agree on."""
+    """Choose a padding token that tokenizer and model agree on, and pad on the right."""
     if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
         # Where a folder lacks the files, transformers makes a tokenizer that knows no words.
         raise ModelError(
@@ -251,9 +258,10 @@ def settle_padding(name: str, model: Any, tokenizer: Any) -> None:
 def _new_weights(
     name: str, model: Any, info: Any, *, needs_head: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Weights that the file lacks or has in another size; they may only be those of a new head.
+    """Return the weights that the file lacks, and those it has in another size; refuse any outside
+    the head.
 
-    A language model needs its head.
+    The head of a language model must be in the file.
     """
     missing = {str(k[0] if isinstance(k, tuple) else k) for k in info["missing_keys"]}
     resized = {str(k[0]) for k in info["mismatched_keys"]}
@@ -280,23 +288,27 @@ def _refuse_no_numbers(name: str, model: Any) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No reports or bars from transformers: a new head, say, is what one wants here."""
-    own, hub = transformers.logging, logging.getLogger("huggingface_hub")
-    level, hub_level, bars = own.get_verbosity(), hub.level, own.is_progress_bar_enabled()
-    own.set_verbosity_error()
+    """Silence reports and progress bars of transformers while active; a new head is expected
+    here.
+    """
+    library, hub = transformers.logging, logging.getLogger("huggingface_hub")
+    level, hub_level, bars = library.get_verbosity(), hub.level, library.is_progress_bar_enabled()
+    library.set_verbosity_error()
     hub.setLevel(logging.ERROR)
-    own.disable_progress_bar()
+    library.disable_progress_bar()
     try:
         yield
     finally:
-        own.set_verbosity(level)
+        library.set_verbosity(level)
         hub.setLevel(hub_level)
         if bars:
-            own.enable_progress_bar()
+            library.enable_progress_bar()
 
 
 def loading(name: str) -> AbstractContextManager[None]:
-    """While active, an error of transformers says that this model cannot be loaded, and why."""
+    """Turn an error of transformers into one that says that this model cannot be loaded, and
+    why.
+    """
     return as_model_error(lambda error: _why_not(name, error))
 
 
@@ -311,7 +323,7 @@ def _why_not(name: str, error: Exception) -> str:
 
 
 def with_option(error: Exception) -> str:
-    """Return what an error of transformers says, with memloc's option where one would help."""
+    """Return the text of an error of transformers, plus the memloc option that would help."""
     reason = in_words(error)
     if "trust_remote_code" in str(error):
         return "it brings code of its own, which runs only with --remote-code"

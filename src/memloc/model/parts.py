@@ -1,4 +1,4 @@
-"""Which parameters a model uses before, in and after its blocks."""
+"""Finds which parameters a model uses before, in and after its blocks."""
 
 from dataclasses import dataclass
 from itertools import chain
@@ -11,20 +11,22 @@ from memloc.model.stack import Stack, holding
 
 @dataclass(frozen=True)
 class Parts:
-    """Names of a model's parameters by where they are used."""
+    """Names of a model's parameters, grouped by where the model uses them."""
 
     embeddings: tuple[str, ...]
-    """Before the first block: word, position and type embeddings, their norm, shared biases."""
+    """Parameters used before the first block: embeddings, their norm, shared biases."""
     blocks: tuple[tuple[str, ...], ...]
-    """Each block's own."""
+    """Parameters of each block."""
     after: tuple[str, ...]
-    """After the last block: final norm, pooler, head."""
+    """Parameters used after the last block: final norm, pooler, head."""
     pooler: tuple[str, ...]
-    """Parameters of the body's pooler, which few models have; a part of those above."""
+    """Parameters of the body's pooler, which few models have; they are part of `after`."""
 
 
 def find_parts(stack: Stack) -> Parts:
-    """The first are those that what the blocks are given depends on, the last are the others."""
+    """Group parameters by use: outside the blocks, those that affect the blocks' input come before
+    them.
+    """
     names = {id(p): name for name, p in stack.model.named_parameters()}
     blocks = tuple(tuple(names[id(p)] for p in block.parameters()) for block in stack.blocks)
     in_blocks = {name for block in blocks for name in block}
@@ -50,5 +52,5 @@ def _used_before(stack: Stack, outside: dict[str, nn.Parameter]) -> set[str]:
         calls = [[*call.args, *call.kwargs.values()] for call in prepared.calls]
         given = [x for x in chain([prepared.state], *calls) if isinstance(x, Tensor)]
         total = torch.stack([x.float().sum() for x in given if x.requires_grad]).sum()
-        found = torch.autograd.grad(total, list(outside.values()), allow_unused=True)
-    return {n for n, g in zip(outside, found, strict=True) if g is not None}
+        gradients = torch.autograd.grad(total, list(outside.values()), allow_unused=True)
+    return {n for n, g in zip(outside, gradients, strict=True) if g is not None}

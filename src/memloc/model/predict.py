@@ -1,4 +1,4 @@
-"""Predictions and vectors of many texts, by length, in batches of a size that memory allows."""
+"""Predictions and vectors of many texts, in batches of similar length that memory allows."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,19 +20,22 @@ from memloc.model.stack import Batch, Prepared, Stack, undropped
 from memloc.model.streamed import opened
 
 TOKENS_PER_BATCH = 2048
-"""Enough to keep a device busy, little enough for any machine."""
+"""Tokens in a batch: enough to keep a device busy, few enough for any machine."""
 NUMBERS_PER_STATE = 100_000
-"""A batch's state on a CPU: larger ones leave the cache, and memory is fetched anew for each
-operation (measured: 1.6 times slower at 2,048 tokens than at 256 for width 384)."""
+"""Largest number of values in a batch's state on a CPU.
+
+Larger states leave the cache, and memory is fetched anew for each operation (measured: 1.6 times
+slower at 2,048 tokens than at 256 for width 384).
+"""
 
 STATES_HELD = 2**28
-"""Bytes of states that are held between blocks where each block runs on many batches."""
+"""Bytes of states held between blocks where each block runs on many batches before the next."""
 
 
 def encode_for(model: Classifier, examples: Examples, max_tokens: int) -> Encoded:
-    """Texts as this model reads them, cut where they are longer than asked or than it can read.
+    """Tokenise texts for this model, cut to `max_tokens` or to what the model can read.
 
-    Prompts and continuations, which a language model reads, are refused where they are longer.
+    Prompts with continuations, for a language model, are refused if they are longer.
     """
     limit = min(max_tokens, model.max_tokens)
     if model.stack.is_language_model:
@@ -41,7 +44,7 @@ def encode_for(model: Classifier, examples: Examples, max_tokens: int) -> Encode
 
 
 def length_batches(stack: Stack, lengths: IntArray) -> list[IntArray]:
-    """Rows of texts of similar length, in batches of a size that suits the model."""
+    """Return batches of texts of similar length, of a size that suits the model."""
     tokens = TOKENS_PER_BATCH
     if stack.device.type == "cpu":
         tokens = min(tokens, max(1, NUMBERS_PER_STATE // stack.width))
@@ -49,7 +52,7 @@ def length_batches(stack: Stack, lengths: IntArray) -> list[IntArray]:
 
 
 def without_harm(stack: Stack, batches: list[IntArray], lengths: IntArray) -> list[IntArray]:
-    """The same batches; where padding would change a model's answer, each has one length."""
+    """Return the batches, split by length if padding would change the model's answers."""
     if stack.pads:
         return batches
     return [
@@ -58,7 +61,7 @@ def without_harm(stack: Stack, batches: list[IntArray], lengths: IntArray) -> li
 
 
 def to_batch(encoded: Encoded, rows: IntArray, device: torch.device) -> Batch:
-    """The texts at `rows` as tensors where the model is."""
+    """Return the texts at `rows` as tensors on the model's device."""
     ids, mask = encoded.batch(rows)
     return {
         "input_ids": torch.from_numpy(ids).to(device),
@@ -68,7 +71,7 @@ def to_batch(encoded: Encoded, rows: IntArray, device: torch.device) -> Batch:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Without dropout and gradients; modes are put back."""
+    """Turn off dropout and gradients while active; put the modes of all modules back."""
     with undropped(model), torch.no_grad():
         yield
 
@@ -79,8 +82,8 @@ def predict(stack: Stack, encoded: Encoded, rows: IntArray | None = None) -> NDA
     logits = np.zeros((len(chosen), stack.model.config.num_labels), dtype=np.float32)
     with evaluating(stack.model):
         for picked in length_batches(stack, encoded.lengths[chosen]):
-            found = stack.logits(to_batch(encoded, chosen[picked], stack.device))
-            logits[picked] = found.float().cpu().numpy()
+            computed = stack.logits(to_batch(encoded, chosen[picked], stack.device))
+            logits[picked] = computed.float().cpu().numpy()
     return logits
 
 
@@ -89,23 +92,23 @@ class Continued:
     """Predictions of a language model for continuations, token by token, given the tokens before.
 
     A text is recalled if every token is the most likely one; then greedy decoding gives it, too.
-    All arrays are (texts, longest continuation), and False or 0 behind the end of a continuation.
+    All arrays are (texts, longest continuation), padded with False or 0.
     """
 
     tokens: IntArray
     is_token: BoolArray
     is_said: BoolArray
-    """Whether the token is the most likely one."""
+    """True where the token of the continuation is the most likely one."""
     log_probability: NDArray[np.float32]
 
     @property
     def recalled(self) -> BoolArray:
-        """Whether all tokens of a text are said."""
+        """Return for each text whether every token of its continuation is the most likely one."""
         return np.asarray((self.is_said == self.is_token).all(1))
 
 
 def continued(stack: Stack, encoded: Encoded) -> Continued:
-    """Return what a language model says of the continuations of texts, without dropout."""
+    """Return a language model's predictions for the continuations of texts, without dropout."""
     assert encoded.starts is not None, "continuations are of tasks of texts"
     sizes = encoded.lengths - encoded.starts
     is_token = np.arange(sizes.max(initial=0)) < sizes[:, None]
@@ -117,11 +120,11 @@ def continued(stack: Stack, encoded: Encoded) -> Continued:
             place = encoded.starts[rows][text] + token
             goal = prepared.batch["input_ids"][text, place]
             logits = stack.finish(state[text, place - 1]).float()
-            found = logits.log_softmax(-1).gather(1, goal[:, None])[:, 0]
+            of_goal = logits.log_softmax(-1).gather(1, goal[:, None])[:, 0]
             here = rows[text], token
             tokens[here] = goal.cpu()
             is_said[here] = (logits.argmax(-1) == goal).cpu()
-            log_probability[here] = found.cpu()
+            log_probability[here] = of_goal.cpu()
     return Continued(tokens, is_token, is_said, log_probability)
 
 
@@ -136,12 +139,12 @@ def _last_states(stack: Stack, encoded: Encoded) -> Iterator[tuple[IntArray, Pre
     for group in np.unique(sizes // STATES_HELD):
         chosen = [rows for rows, g in zip(batches, sizes // STATES_HELD, strict=True) if g == group]
         prepared = [stack.prepare(to_batch(encoded, rows, stack.device)) for rows in chosen]
-        states = [each.state for each in prepared]
+        states = [one.state for one in prepared]
         for layer, block in enumerate(stack.blocks):
             with opened(block):
                 states = [
-                    stack.run(layer, state, each.calls[layer])
-                    for state, each in zip(states, prepared, strict=True)
+                    stack.run(layer, state, one.calls[layer])
+                    for state, one in zip(states, prepared, strict=True)
                 ]
         yield from zip(chosen, prepared, states, strict=True)
 
@@ -153,21 +156,23 @@ def log_probabilities(stack: Stack, encoded: Encoded, rows: IntArray) -> Tensor:
     ids, places = batch["input_ids"], torch.arange(batch["input_ids"].shape[1] - 1)
     starts = torch.from_numpy(encoded.starts[rows] - 1)
     is_read = (places >= starts[:, None]).to(ids.device) & (batch["attention_mask"][:, 1:] > 0)
-    found = stack.logits(batch)[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0]
-    return (found * is_read).sum(1) / is_read.sum(1)
+    of_tokens = stack.logits(batch)[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0]
+    return (of_tokens * is_read).sum(1) / is_read.sum(1)
 
 
 def predicted(stack: Stack, encoded: Encoded) -> IntArray:
-    """Return the label that each text gets; of a language model, 0 for recalled texts, else 1."""
+    """Return the predicted label of each text; for a language model, 0 if recalled, else 1."""
     if stack.is_language_model:
         return np.where(continued(stack, encoded).recalled, 0, 1)
     return np.asarray(predict(stack, encoded).argmax(1), dtype=np.int64)
 
 
 def accuracies(predicted: IntArray, trained_on: IntArray, noisy: NoisyLabels) -> dict[str, float]:
-    """How often predictions hit the labels that were trained on, noisy and clean examples apart.
+    """Return accuracy and macro-F1 on the trained labels, and accuracies of noisy and clean
+    examples.
 
-    Labels below 0 are not known and do not count; NaN where none is left.
+    `noisy_as_original` is the share of noisy examples predicted as their original label. Unknown
+    labels (below 0) are left out; a score is NaN where none is known.
     """
     learnt, known = trained_on >= 0, noisy.original >= 0
     hit, as_original = predicted == trained_on, predicted == noisy.original
@@ -193,10 +198,15 @@ def vectors_of(
     last_layer: LastLayer = "block output",
     up_to: int | None = None,
 ) -> Vectors:
-    """One vector per text and layer, at the position that the head reads, in one pass.
+    """Return one vector per text and layer, at the position that the head reads, in one pass.
 
-    Where the head reads several positions, the vector is the mean of all that are attended.
-    `up_to`: the last layer that is wanted; the blocks above it do not run.
+    Where the head reads several positions, the vector is the mean over all attended positions.
+
+    Args:
+        stack: The model.
+        encoded: Tokenised texts.
+        last_layer: Vector to take for the last layer: its block's output, or the head's input.
+        up_to: Last layer to return; the blocks above it do not run. All layers by default.
     """
     depth = stack.depth if up_to is None else up_to
     vectors = np.zeros((len(encoded), depth + 1, stack.width), dtype=np.float32)
@@ -204,21 +214,21 @@ def vectors_of(
         for rows in length_batches(stack, encoded.lengths):
             prepared = stack.prepare(to_batch(encoded, rows, stack.device))
             state = prepared.state
-            found = [stack.vectors(state, prepared)]
+            by_layer = [stack.vectors(state, prepared)]
             for index in range(depth):
                 state = stack.run(index, state, prepared.calls[index])
-                found.append(stack.vectors(state, prepared))
+                by_layer.append(stack.vectors(state, prepared))
             if last_layer == "final norm" and depth == stack.depth:
-                found[-1] = head_input(stack, stack.read(state, prepared), prepared)
-            vectors[rows] = torch.stack(found, dim=1).float().cpu().numpy()
+                by_layer[-1] = head_input(stack, stack.read(state, prepared), prepared)
+            vectors[rows] = torch.stack(by_layer, dim=1).float().cpu().numpy()
     return vectors
 
 
 def head_input(stack: Stack, read: Tensor, prepared: Prepared) -> Tensor:
-    """Return the last block's outputs as the model's head sees them, (n, width).
+    """Return the last block's outputs as the model's head receives them, (n, width).
 
-    That is the base model's last hidden state: after a decoder's final norm, and the block's
-    output itself where nothing follows the blocks.
+    That is the base model's last hidden state: after the final norm in a decoder, and the block's
+    own output where nothing follows the blocks.
     """
     seen: list[Any] = []
 

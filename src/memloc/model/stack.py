@@ -1,7 +1,7 @@
 """Any classifier or language model as embed → blocks → finish: runs any block on any state.
 
-Nothing here knows an architecture. A model's own forward pass says how its blocks are called, and
-its own forward pass with the blocks taken out computes what comes before and after them.
+Nothing here knows an architecture. A model's own forward pass shows how its blocks are called, and
+the same forward pass without the blocks computes everything before and after them.
 """
 
 import copy
@@ -31,14 +31,17 @@ from memloc.model.joined import joined_layers
 Batch = Mapping[str, Tensor]
 """`input_ids` and `attention_mask`, both (examples, tokens), padded on the right."""
 Readout = Literal["first", "last", "all", "each"]
-"""Positions that the head reads: the first token, the last attended one, or several at once.
-`each` is a language model, whose head reads every token on its own and says what follows it."""
+"""Positions that the head reads: the first token, the last attended one, all at once, or each
+alone.
+
+`each` is a language model, whose head reads every token on its own and predicts the next one.
+"""
 TOLERANCE = 1e-4
 """Largest difference of logits, relative to the largest logit, that counts as float noise."""
 
 
 def setting(config: Any, name: str) -> Any:
-    """Return a value of a model's configuration, or refuse in a sentence if it has none."""
+    """Return a value of a model's configuration; refuse the model if the value is missing."""
     if (value := optional_setting(config, name)) is not None:
         return value
     raise ModelError(
@@ -48,7 +51,7 @@ def setting(config: Any, name: str) -> Any:
 
 
 def optional_setting(config: Any, name: str) -> Any:
-    """The same, or None: of a model that also reads images, what its text part says."""
+    """Return a value of a model's configuration or of its text part; None if both lack it."""
     for part in (config, config.get_text_config()):
         if (value := getattr(part, name, None)) is not None:
             return value
@@ -57,18 +60,18 @@ def optional_setting(config: Any, name: str) -> Any:
 
 @contextmanager
 def as_model_error(sentence: Callable[[Exception], str]) -> Iterator[None]:
-    """While active, whatever goes wrong in other people's code becomes this sentence."""
+    """Turn any error of other people's code into a ModelError with this sentence while active."""
     try:
         yield
     except MemlocError:
         raise
     except Exception as error:
-        said = MORE_MEMORY if is_out_of_memory(error) else sentence(error)
-        raise ModelError(said) from error
+        message = MORE_MEMORY if is_out_of_memory(error) else sentence(error)
+        raise ModelError(message) from error
 
 
 def explained(model: Any) -> AbstractContextManager[None]:
-    """While active, whatever a model does that memloc did not expect becomes a sentence."""
+    """Turn any error of a model's own code into a sentence on what memloc did not expect of it."""
     return as_model_error(
         lambda error: (
             f"{type(model).__name__} cannot be used: tried on a few tokens, it ended with an "
@@ -79,25 +82,25 @@ def explained(model: Any) -> AbstractContextManager[None]:
 
 @contextmanager
 def holding(objects: Iterable[Any], name: str, value: Any) -> Iterator[None]:
-    """While active, an attribute of these objects has this value; then their own again."""
-    kept = [(each, getattr(each, name)) for each in objects]
+    """Set an attribute of these objects to a value while active; then put their own values back."""
+    kept = [(holder, getattr(holder, name)) for holder in objects]
     try:
-        for each, _ in kept:
-            setattr(each, name, value)
+        for holder, _ in kept:
+            setattr(holder, name, value)
         yield
     finally:
-        for each, before in reversed(kept):
-            setattr(each, name, before)
+        for holder, before in reversed(kept):
+            setattr(holder, name, before)
 
 
 def undropped(model: nn.Module) -> AbstractContextManager[None]:
-    """While active, nothing is dropped; the mode of every module is put back."""
+    """Turn off all dropout while active; put the mode of every module back."""
     return holding(model.modules(), "training", False)
 
 
 @dataclass(frozen=True)
 class BlockCall:
-    """Arguments that a model passes to a block besides the state."""
+    """Arguments that a model passes to a block in addition to the state."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -105,17 +108,17 @@ class BlockCall:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A batch that has passed the embeddings: the first block's state and every block's call."""
+    """A batch after the embeddings: the first block's state and every block's call."""
 
     state: Tensor
     calls: tuple[BlockCall, ...]
     positions: Tensor
-    """Readout position of each example; where the head reads them all, that of the last token."""
+    """Readout position of each example; where the head reads several, the last attended token."""
     batch: Batch
 
 
 class Stack:
-    """A classifier or language model: its blocks, with what comes before and after them."""
+    """A classifier or language model as its blocks and the computations before and after them."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
@@ -129,11 +132,11 @@ class Stack:
             self.pads = self._is_padding_harmless()
 
     def copied(self) -> "Stack":
-        """The same for a copy of the model, which has weights of its own."""
-        found = copy.copy(self)
-        found.model = copy.deepcopy(self.model)
-        found.blocks = find_blocks(found.model)
-        return found
+        """Return a stack of a copy of the model, which has its own weights."""
+        copied = copy.copy(self)
+        copied.model = copy.deepcopy(self.model)
+        copied.blocks = find_blocks(copied.model)
+        return copied
 
     @property
     def depth(self) -> int:
@@ -142,32 +145,32 @@ class Stack:
 
     @property
     def is_language_model(self) -> bool:
-        """Whether the model says what follows each token, rather than the label of a text."""
+        """Return whether the model predicts the next token rather than the label of a text."""
         return self.readout == "each"
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the model's weights."""
         device: torch.device = next(self.model.parameters()).device
         return device
 
     def sample(self, n: int) -> Batch:
-        """A few short texts, padded where that is harmless."""
+        """Return `n` short texts, padded unless padding changes the model's answer."""
         rows = [0, *[int(self.pads)] * (n - 1)]
         return {name: values[rows] for name, values in sample_batch(self.model).items()}
 
     def positions(self, attention_mask: Tensor) -> Tensor:
-        """The readout position of each example, by its mask and nothing else."""
+        """Return the readout position of each example, computed from its attention mask alone."""
         if self.readout == "first":
             return attention_mask.new_zeros(len(attention_mask))
         return attention_mask.sum(1) - 1
 
     def logits(self, batch: Batch) -> Tensor:
-        """The model's own forward pass, read out by attention mask whatever the padding is."""
+        """Run the model's own forward pass, read out by attention mask whatever the padding is."""
         return self._of_equal_length(self._logits, batch)
 
     def undropped_logits(self, batch: Batch) -> Tensor:
-        """The same with no dropout before the first block; each block is in its own mode."""
+        """Compute logits without dropout before the first block; each block keeps its own mode."""
         return self._of_equal_length(self._undropped_logits, batch)
 
     def _logits(self, batch: Batch) -> Tensor:
@@ -189,14 +192,14 @@ class Stack:
         return self.finish(self.read(self.run_all(prepared), prepared), prepared.batch)
 
     def _of_equal_length(self, compute: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
-        """Logits of a batch, of texts of each length apart where padding would change them."""
+        """Compute the logits of a batch, length by length if padding would change them."""
         if self.pads:
             return compute(batch)
         lengths = batch["attention_mask"].sum(1)
         rows = [(lengths == n).nonzero().flatten() for n in sorted(set(lengths.tolist()))]
         parts = [{k: v[r, : int(lengths[r[0]])] for k, v in batch.items()} for r in rows]
-        found = [logits for part in parts for logits in compute(part)]
-        return pad_sequence(found, batch_first=True)[torch.cat(rows).argsort()]
+        answers = [logits for part in parts for logits in compute(part)]
+        return pad_sequence(answers, batch_first=True)[torch.cat(rows).argsort()]
 
     @torch.no_grad()
     def _is_padding_harmless(self) -> bool:
@@ -208,7 +211,9 @@ class Stack:
 
     @torch.no_grad()
     def _refuse_both_directions(self) -> None:
-        """Refuse a model that reads what follows a token: it cannot continue a text."""
+        """Refuse a model that also reads the tokens behind a position: it cannot continue a
+        text.
+        """
         longer = {name: values[:1] for name, values in sample_batch(self.model).items()}
         shorter = {name: values[:, :3] for name, values in longer.items()}
         with undropped(self.model):
@@ -220,7 +225,7 @@ class Stack:
             )
 
     def prepare(self, batch: Batch) -> Prepared:
-        """Run the embeddings and note how each block would be called; the blocks do not run."""
+        """Run the embeddings and record how each block would be called; the blocks do not run."""
         assert self.pads or batch["attention_mask"].all(), "padding would change the states"
         states: list[Tensor] = []
         calls: list[BlockCall] = []
@@ -235,34 +240,39 @@ class Stack:
         return Prepared(states[0], tuple(calls), self.positions(batch["attention_mask"]), batch)
 
     def run(self, index: int, state: Tensor, call: BlockCall) -> Tensor:
-        """The output of block `index` (from 0) for a state."""
+        """Return the output of block `index` (from 0) for a state."""
         return hidden_of(self.blocks[index](state, *call.args, **call.kwargs))
 
     def run_all(self, prepared: Prepared, first: int = 0, state: Tensor | None = None) -> Tensor:
-        """The state after the last block, starting before block `first`."""
+        """Return the state after the last block, starting before block `first`."""
         current = prepared.state if state is None else state
         for index in range(first, self.depth):
             current = self.run(index, current, prepared.calls[index])
         return current
 
     def read(self, state: Tensor, prepared: Prepared) -> Tensor:
-        """Return what the head reads of the last block's output: one vector per text, or all."""
+        """Return the part of the last block's output that the head reads: one vector per text, or
+        all.
+        """
         return state if self.readout in ("all", "each") else at_positions(state, prepared.positions)
 
     def vectors(self, state: Tensor, prepared: Prepared) -> Tensor:
-        """One vector an example: at the readout position, or the mean where all are read."""
+        """Return one vector per example: at the readout position, or the mean where the head reads
+        all.
+        """
         if self.readout != "all":
             return at_positions(state, prepared.positions)
         mask = prepared.batch["attention_mask"].unsqueeze(-1).to(state.dtype)
         return (state * mask).sum(1) / mask.sum(1)
 
     def finish(self, read: Tensor, batch: Batch | None = None) -> Tensor:
-        """Logits for what the head reads of the last block's outputs, (..., width).
+        """Return the logits for what the head reads of the last block's outputs, (..., width).
 
-        What follows the blocks works position by position, so one position is enough: the model
-        runs on texts of one token, with its blocks taken out and the vectors put in at the end.
-        A head that reads several positions for one answer is given all of them, (examples, tokens,
-        width), and the batch that they are of; it may be there several times, one after the other.
+        The computations after the blocks work position by position, so one position is enough: the
+        model runs on texts of one token, with its blocks removed and the vectors inserted at the
+        end. A head that reads several positions for one answer is given all of them, (examples,
+        tokens, width), and their batch; the batch may be repeated several times, one after the
+        other.
         """
         among = read.shape[:-1]
         if self.readout == "all":
@@ -299,22 +309,21 @@ _REGISTERED: dict[str, FindBlocks] = {"xlm": joined_layers, "flaubert": joined_l
 
 @checked_arguments
 def register_stack(model_type: str, blocks: FindBlocks) -> None:
-    """Say where the blocks of a kind of model are, if memloc does not find them by itself.
+    """Register where the blocks of a model type are, if memloc does not find them by itself.
 
-    What comes before the blocks counts as embeddings, what comes after them as the head.
-    `memloc check` tells whether it is right.
+    Everything before the blocks counts as embeddings, everything after them as the head. `memloc
+    check` tells whether the registered blocks are right.
 
     Args:
         model_type: The model type in the model's `config.json`.
         blocks: Function that is given the classifier and returns its blocks in the order in which
-            a text passes them; each is a module that is called once and returns one vector per
-            token.
+        a text passes them; each is a module that is called once and returns one vector per token.
     """
     _REGISTERED[model_type] = blocks
 
 
 def find_blocks(model: PreTrainedModel) -> nn.ModuleList:
-    """The transformer blocks: those that were registered, or the one list of them."""
+    """Return the transformer blocks: the registered ones, or the model's only list of blocks."""
     registered = _REGISTERED.get(model.config.model_type)
     blocks = nn.ModuleList(registered(model)) if registered else _listed_blocks(model)
     seen: dict[int, int] = {}
@@ -329,7 +338,7 @@ def find_blocks(model: PreTrainedModel) -> nn.ModuleList:
 
 
 def _listed_blocks(model: PreTrainedModel) -> nn.ModuleList:
-    """The one list of modules that is as long as the model is deep."""
+    """Return the only list of modules whose length is the model's depth."""
     if getattr(model.config, "is_encoder_decoder", False):
         raise ModelError(
             f"{type(model).__name__} is not supported: it has an encoder and a decoder, and memloc "
@@ -338,19 +347,19 @@ def _listed_blocks(model: PreTrainedModel) -> nn.ModuleList:
     depth = setting(model.config, "num_hidden_layers")
     lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == depth]
     # Lists inside a block (experts, say) may be as long by chance: the outermost one counts.
-    inner = {id(m) for found in lists for child in found for m in child.modules()}
-    found = [m for m in lists if id(m) not in inner]
-    if len(found) > 1:
+    inner = {id(m) for candidates in lists for child in candidates for m in child.modules()}
+    candidates = [m for m in lists if id(m) not in inner]
+    if len(candidates) > 1:
         # A text does not pass the blocks that read images, say.
         called = calls_of(model)
-        found = [m for m in found if all(called[id(block)] == 1 for block in m)]
-    if len(found) != 1:
-        raise ModelError(_no_blocks(model, len(found), depth))
-    return found[0]
+        candidates = [m for m in candidates if all(called[id(block)] == 1 for block in m)]
+    if len(candidates) != 1:
+        raise ModelError(_no_blocks(model, len(candidates), depth))
+    return candidates[0]
 
 
 def calls_of(model: PreTrainedModel) -> Counter[int]:
-    """How often each module, by its id, is called for a short text."""
+    """Count how often each module, by its id, is called for a short text."""
     called: Counter[int] = Counter()
     with ExitStack() as hooks, torch.no_grad(), undropped(model):
         for module in model.modules():
@@ -377,7 +386,7 @@ def _no_blocks(model: PreTrainedModel, lists: int, depth: int) -> str:
 
 
 def hidden_of(output: Any) -> Tensor:
-    """The state in a block's output, which is a tensor or a collection that starts with it."""
+    """Return the state in a block's output, which is a tensor or a collection starting with it."""
     state = output
     if isinstance(output, tuple | list):
         state = output[0]
@@ -392,17 +401,17 @@ def hidden_of(output: Any) -> Tensor:
 
 
 def _is_same(one: Tensor, other: Tensor) -> bool:
-    """Whether logits are equal up to float noise."""
+    """Return whether two sets of logits are equal up to float noise."""
     return bool((one - other).abs().max() <= TOLERANCE * other.abs().max())
 
 
 def at_positions(states: Tensor, positions: Tensor) -> Tensor:
-    """One vector an example: `states` (..., n, tokens, width) at `positions` (n,)."""
+    """Return one vector per example: `states` (..., n, tokens, width) at `positions` (n,)."""
     return states[..., torch.arange(len(positions), device=states.device), positions, :]
 
 
 def forward(model: PreTrainedModel, batch: Batch) -> Tensor:
-    """The model's own logits for a batch."""
+    """Run the model's own forward pass and return its logits."""
     # A cache would keep states between direct calls of a block; encoders know no such argument.
     named = "use_cache" in inspect.signature(model.forward).parameters
     configs = [] if named else [model.config, model.config.get_text_config()]
@@ -412,7 +421,7 @@ def forward(model: PreTrainedModel, batch: Batch) -> Tensor:
 
 
 def _like(output: Any, state: Tensor) -> Any:
-    """A block's output with another state in it."""
+    """Return a block's output with its state replaced."""
     leaves, form = tree_flatten(output)
     return tree_unflatten([state, *leaves[1:]], form)
 
@@ -423,15 +432,18 @@ def _wrapped(stand_in: _BlockStandIn, answer: TreeSpec) -> Callable[..., Any]:
             state, args = args[0], args[1:]
         else:
             state = kwargs.pop("hidden_states")
-        found = stand_in(state, args, kwargs)
-        return tree_unflatten([found, *[None] * (answer.num_leaves - 1)], answer)
+        output = stand_in(state, args, kwargs)
+        return tree_unflatten([output, *[None] * (answer.num_leaves - 1)], answer)
 
     return forward
 
 
 def _observe(model: PreTrainedModel, blocks: nn.ModuleList) -> tuple[list[TreeSpec], Readout, int]:
-    """The form of each block's answer, what the head reads, and the size of the state at one
-    position, seen on one small padded batch."""
+    """Run one small padded batch to see how the model uses its blocks.
+
+    Return the form of each block's output, the positions that the head reads, and the width of a
+    state.
+    """
     outputs: list[Any] = []
     last: list[Tensor] = []
 
@@ -465,7 +477,7 @@ def _observe(model: PreTrainedModel, blocks: nn.ModuleList) -> tuple[list[TreeSp
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors in what a block is given or returns, however deep they lie."""
+    """Return all tensors among a block's arguments or outputs, however deeply nested."""
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
@@ -482,12 +494,12 @@ def _check_outputs(
     if len(shape) != 3 or shape[:2] != wanted:
         raise ModelError(
             f"{type(model).__name__} is not supported: for {wanted[0]} texts of {wanted[1]} tokens "
-            f"its last block returns a state of shape {shape}, not one vector a token."
+            f"its last block returns a state of shape {shape}, not one vector per token."
         )
 
 
 def sample_batch(model: PreTrainedModel) -> Batch:
-    """A text of five tokens and one of three, padded."""
+    """Return a padded batch of two texts, with five tokens and three."""
     pad = optional_setting(model.config, "pad_token_id")
     if pad is None:
         raise ModelError(

@@ -1,9 +1,10 @@
 """Models in little memory: each block is read from disk while it runs.
 
-Embeddings and head are held; the parameters of blocks have a shape only. When a block is called,
-its weights are read from their safetensors file, and they are let go when it returns. Everything
-that works on a model's blocks works on it, with the same numbers to the bit. What mixes models
-opens a block once for many calls (`opened`), and holds nothing of the donor outside its blocks.
+Embeddings and head are held in memory; the parameters of blocks have a shape only. When a block is
+called, its weights are read from their safetensors file, and they are dropped when it returns.
+Every function that works on a model's blocks works on a streamed model, with the same numbers to
+the bit. Code that mixes models opens a block once for many calls (`opened`), and holds nothing of
+the donor outside its blocks.
 """
 
 import json
@@ -37,12 +38,12 @@ from memloc.model.load import (
 from memloc.model.stack import find_blocks
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-"""Kinds of numbers in safetensors files that weights are read from."""
+"""Number types of safetensors files that weights can be read from."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tensor is on disk."""
+    """Position of a tensor in a file."""
 
     file: Path
     start: int
@@ -51,24 +52,24 @@ class Place:
 
     @cached_property
     def size(self) -> int:
-        """Bytes on disk."""
+        """Number of bytes on disk."""
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
     def read(self) -> Tensor:
-        """Return the tensor in full precision, as pages of its file if it has it there.
+        """Return the tensor in full precision, mapped from its file if the file has that precision.
 
-        Only this tensor is mapped. Its place in a page is that which it has where the whole file
-        is mapped, so that libraries compute with it in the same way, to the bit.
+        Only this tensor is mapped. It keeps the offset within a memory page that it would have if
+        the whole file were mapped, so that libraries compute with it in the same way, to the bit.
         """
         first = self.start // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
         with self.file.open("rb") as file:
             size = self.start - first + self.size
             pages = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY, offset=first)
         count = math.prod(self.shape)
-        found = torch.frombuffer(
+        tensor = torch.frombuffer(
             pages, dtype=DTYPES[self.dtype], count=count, offset=self.start - first
         )
-        return found.view(self.shape).float()
+        return tensor.view(self.shape).float()
 
 
 def load_streamed(
@@ -78,10 +79,10 @@ def load_streamed(
 
     Args:
         folder: Folder of the checkpoint.
-        options: What may be run and read while loading.
-        texts: Whether it is a language model.
-        is_donor: Whether nothing but its blocks will be used: embeddings and head are then let go
-            as soon as it is known how the model works.
+        options: Permissions for loading, and changes to make.
+        texts: True for a language model.
+        is_donor: True if only its blocks will be used: embeddings and head are then dropped as soon
+        as it is known how the model works.
     """
     options = options or LoadOptions()
     checkpoint_folder(folder)
@@ -111,12 +112,12 @@ def load_streamed(
 
 def weight(model: Any, name: str) -> Tensor:
     """Return a parameter of a model, read from disk if the model is streamed."""
-    found: Tensor = model.get_parameter(name)
-    return model.places[name].read() if found.is_meta else found
+    parameter: Tensor = model.get_parameter(name)
+    return model.places[name].read() if parameter.is_meta else parameter
 
 
 def with_sources(block: nn.Module, own: nn.Module, donor: nn.Module, names: Any) -> nn.Module:
-    """Let a block of two streamed ones read the parameters of these names from the donor's file."""
+    """Let a streamed block read the named parameters from the donor's file."""
     if isinstance(own, _Streamed) and isinstance(donor, _Streamed):
         lent = donor.sources
         block.sources = {n: lent[n] if n in names else p for n, p in own.sources.items()}  # type: ignore[assignment]
@@ -125,7 +126,9 @@ def with_sources(block: nn.Module, own: nn.Module, donor: nn.Module, names: Any)
 
 @contextmanager
 def opened(block: nn.Module) -> Iterator[None]:
-    """While active, the weights of a streamed block are there; those of any other always are."""
+    """Hold the weights of a streamed block in memory while active; other blocks always hold
+    theirs.
+    """
     empty = dict(block.named_parameters())
     if not (isinstance(block, _Streamed) and any(p.is_meta for p in empty.values())):
         yield
@@ -140,7 +143,7 @@ def opened(block: nn.Module) -> Iterator[None]:
 
 
 def bytes_read(block: nn.Module) -> int:
-    """Bytes that are read from disk whenever a block is opened."""
+    """Return the number of bytes read from disk whenever a block is opened."""
     return sum(p.size for p in block.sources.values()) if isinstance(block, _Streamed) else 0
 
 
@@ -170,7 +173,9 @@ def _places_of(model: Any, folder: Path) -> dict[str, Place]:
 
 
 def _places(folder: Path) -> Iterator[tuple[str, Place]]:
-    """Yield where each tensor of a folder's safetensors files is: a header says it."""
+    """Yield the name and place of each tensor in a folder's safetensors files, from their
+    headers.
+    """
     for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
@@ -182,7 +187,9 @@ def _places(folder: Path) -> Iterator[tuple[str, Place]]:
 
 
 class _NoMemory(TorchFunctionMode):
-    """While active, `torch.empty` takes no memory: what is freed leaves holes in the heap."""
+    """Makes `torch.empty` take no memory while active: memory freed later would leave holes in the
+    heap.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -193,7 +200,7 @@ class _NoMemory(TorchFunctionMode):
 
 @contextmanager
 def _without_weights() -> Iterator[None]:
-    """While active, parameters of new modules have a shape and no memory; buffers are whole."""
+    """Give parameters of new modules a shape but no memory while active; buffers are whole."""
     plain = nn.Module.register_parameter
 
     def register(module: nn.Module, name: str, value: nn.Parameter | None) -> None:
@@ -209,9 +216,11 @@ def _without_weights() -> Iterator[None]:
 
 
 def _saved_as(model: Any) -> dict[str, Tensor]:
-    """Return parameters by the names that `save_pretrained` gives them, where these differ."""
-    found: dict[str, Tensor] = revert_weight_conversion(model, dict(model.named_parameters()))
-    return found
+    """Return a model's parameters under the names that `save_pretrained` writes, where these
+    differ.
+    """
+    renamed: dict[str, Tensor] = revert_weight_conversion(model, dict(model.named_parameters()))
+    return renamed
 
 
 def _stream_blocks(model: Any) -> list[str]:
@@ -219,8 +228,8 @@ def _stream_blocks(model: Any) -> list[str]:
     names = {id(p): name for name, p in model.named_parameters()}
     blocks = find_blocks(model)
     for block in blocks:
-        own = {n: model.places[names.pop(id(p))] for n, p in block.named_parameters()}
-        block.sources = own  # type: ignore[assignment]
+        places = {n: model.places[names.pop(id(p))] for n, p in block.named_parameters()}
+        block.sources = places  # type: ignore[assignment]
         block.__class__ = type(type(block).__name__, (_Streamed, type(block)), {})
     for name, buffer in model.named_buffers():
         if name in model.places:
@@ -229,7 +238,7 @@ def _stream_blocks(model: Any) -> list[str]:
 
 
 class _Streamed(nn.Module):
-    """Mixed into the class of a block: its weights are there while it runs."""
+    """Mix-in for the class of a block that holds its weights in memory only while it runs."""
 
     sources: dict[str, Place]
 
@@ -239,7 +248,7 @@ class _Streamed(nn.Module):
 
 
 def _put(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    """Make this the parameter of that name, and of all names that it shares its weights with."""
+    """Set the parameter of this name, and of every name that shares its weights."""
     before = module.get_parameter(name)
     for inner in module.modules():
         for leaf, value in inner._parameters.items():

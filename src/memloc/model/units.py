@@ -1,10 +1,10 @@
 """Units: named groups of block parameters that are exchanged as one.
 
-A layer is the default unit. A sublayer is a block's attention or its MLP, each with its norm. They
-are told apart by what they do and not by what they are called: attention is the only place of a
-block where positions meet. One position of a short text is made NaN, and where more than its own
-numbers are NaN, positions have met. So blocks of any family can be taken apart, those that compute
-attention and MLP in parallel included.
+A layer is the default unit. A sublayer is a block's attention or its MLP, each with its norm. The
+two are told apart by their function and not by their names: attention is the only place in a block
+where positions exchange information. One position of a short text is made NaN, and where NaN
+spreads to other positions, there is attention. So blocks of any family can be taken apart,
+including those that compute attention and MLP in parallel.
 """
 
 import copy
@@ -24,12 +24,12 @@ from memloc.model.streamed import with_sources
 from memloc.stats.windows import SUBLAYERS
 
 Units = dict[str, tuple[str, ...]]
-"""Names of parameters by the name of their unit, in the order in which a text meets the units."""
+"""Parameter names by the name of their unit, in the order in which a text meets the units."""
 ATTENTION, MLP = SUBLAYERS
 
 
 def find_units(stack: Stack, kind: str | Mapping[str, Sequence[str]]) -> Units:
-    """Return a model's units: `layers`, `sublayers`, or parameters (patterns) that a user names."""
+    """Return a model's units: `layers`, `sublayers`, or groups of parameters named by a user."""
     if kind == "layers":
         return {f"{i + 1}": names for i, names in enumerate(_names_by_block(stack))}
     if kind == "sublayers":
@@ -43,7 +43,7 @@ def find_units(stack: Stack, kind: str | Mapping[str, Sequence[str]]) -> Units:
 
 
 def own_units(stack: Stack, given: Mapping[str, Sequence[str]]) -> Units:
-    """Return units that a user names; they have to share out the parameters of all blocks."""
+    """Return the units that a user named; each block parameter must be in exactly one."""
     in_blocks = [name for names in _names_by_block(stack) for name in names]
     every = dict(stack.model.named_parameters())
     owner: dict[str, str] = {}
@@ -91,16 +91,16 @@ def sublayer_units(stack: Stack) -> Units:
 
 
 def met_by(stack: Stack, units: Units) -> list[int]:
-    """Return the units, as bits, that each layer of a model has a part of."""
+    """Return, for each layer of a model, the units that it has a part of, as bits."""
     owner = {name: 1 << bit for bit, names in enumerate(units.values()) for name in names}
     names = {id(p): name for name, p in stack.model.named_parameters()}
     return [sum({owner[names[id(p)]] for p in block.parameters()}) for block in stack.blocks]
 
 
 def exchanged(block: nn.Module, donor: nn.Module, names: Collection[str]) -> nn.Module:
-    """Return a block whose parameters of these names (in the block) are the donor's.
+    """Return a block with the named parameters taken from the donor.
 
-    No weight is copied: the new block is made of the parameters and buffers of the two.
+    No weight is copied: the new block shares the parameters and buffers of both blocks.
     """
     lent = dict(donor.named_parameters())
     shared: dict[int, Any] = {id(buffer): buffer for buffer in block.buffers()}
@@ -116,7 +116,7 @@ def _names_by_block(stack: Stack) -> list[tuple[str, ...]]:
 
 @dataclass
 class _Call:
-    """One call of a module with parameters of its own."""
+    """One call of a module that has parameters of its own."""
 
     module: nn.Module
     given: tuple[Tensor, ...]
@@ -124,7 +124,7 @@ class _Call:
 
 
 class _Taken:
-    """One block, run on a short text to see which of its modules are attention and which MLP."""
+    """A block that is run on a short text to tell its attention modules from its MLP modules."""
 
     def __init__(self, stack: Stack, index: int, state: Tensor, call: BlockCall) -> None:
         self.stack, self.index, self.state, self.call = stack, index, state, call
@@ -132,7 +132,7 @@ class _Taken:
         self.modules = [m for m in self.block.modules() if m is not self.block and _has_own(m)]
 
     def parts(self) -> dict[str, list[nn.Parameter]]:
-        """Share out the block's parameters among attention and MLP."""
+        """Divide the block's parameters into those of attention and those of the MLP."""
         calls = self._run(poisoned=True)
         order = list(dict.fromkeys(id(call.module) for call in calls))
         by_id = {id(m): m for m in self.modules}
@@ -146,47 +146,48 @@ class _Taken:
         attention |= {*behind[: behind.index(end) + 1]}
         attention |= self._norms_of_attention(by_id, behind[behind.index(end) + 1 :], end)
         kind = {i: ATTENTION if i in attention else MLP for i in order}
-        found: dict[str, list[nn.Parameter]] = {ATTENTION: [], MLP: []}
+        by_part: dict[str, list[nn.Parameter]] = {ATTENTION: [], MLP: []}
         seen: set[int] = set()
         for module, path in self._with_path():
             owner = next((kind[id(m)] for m in reversed(path) if id(m) in kind), None)
             if owner is None:
                 raise self._cannot()
-            own = [p for p in module.parameters(recurse=False) if id(p) not in seen]
-            seen |= {id(p) for p in own}
-            found[owner] += own
-        if not all(found.values()):
+            parameters = [p for p in module.parameters(recurse=False) if id(p) not in seen]
+            seen |= {id(p) for p in parameters}
+            by_part[owner] += parameters
+        if not all(by_part.values()):
             raise self._cannot()
-        return found
+        return by_part
 
     def _feeds(self, module: nn.Module, end: int) -> bool:
-        """Whether attention is computed from what a module returns."""
+        """Return whether attention depends on the output of a module."""
         plain, other = (
-            [c.given for c in self._run(broken=each) if id(c.module) == end]
-            for each in (None, module)
+            [c.given for c in self._run(broken=part) if id(c.module) == end]
+            for part in (None, module)
         )
         return not all(torch.equal(a, b) for a, b in zip(plain[0], other[0], strict=True))
 
     def _norms_of_attention(
         self, by_id: Mapping[int, nn.Module], behind: Sequence[int], end: int
     ) -> set[int]:
-        """Norms and scales between attention's last matrix and the MLP that belong to attention.
+        """Return the norms between attention's last matrix and the MLP that belong to attention.
 
-        Those that work on attention's output alone do. So does the first norm of a block that
-        normalises after adding (as BERT does), and not that of one which normalises before.
+        A norm (or scale) that works on attention's output alone belongs to it. So does the first
+        norm of a block that normalises after adding (as BERT does), but not that of one which
+        normalises before.
         """
-        found: set[int] = set()
+        of_attention: set[int] = set()
         silent = {id(c.module): c for c in self._run(silent=by_id[end])}
         normalises_first = not _is_matrix(self._run()[0].module)
         for i in behind:
             if _is_matrix(by_id[i]):
                 break
             is_alone = i in silent and all(bool((t == 0).all()) for t in silent[i].given)
-            if is_alone or (not normalises_first and not found):
-                found.add(i)
+            if is_alone or (not normalises_first and not of_attention):
+                of_attention.add(i)
             else:
                 break
-        return found
+        return of_attention
 
     def _run(
         self,
@@ -195,10 +196,12 @@ class _Taken:
         broken: nn.Module | None = None,
         silent: nn.Module | None = None,
     ) -> list[_Call]:
-        """Run the block and note the calls of its modules.
+        """Run the block and record the calls of its modules.
 
-        `poisoned`: the first position is NaN. `broken`: this module returns other numbers;
-        `silent`: this one returns zeros.
+        Args:
+            poisoned: Whether the first position is made NaN.
+            broken: Module that returns other numbers.
+            silent: Module that returns zeros.
         """
         calls: list[_Call] = []
         state = self.state.clone()
@@ -216,11 +219,13 @@ class _Taken:
         return calls
 
     def _has_met(self, tensors: tuple[Tensor, ...]) -> bool:
-        """Whether more is NaN than what belongs to the one position that was made NaN."""
+        """Return whether NaN has spread beyond the one position that was made NaN."""
         return any(float(t.isnan().float().mean()) > 1.01 / self.state.shape[1] for t in tensors)
 
     def _with_path(self) -> Iterator[tuple[nn.Module, list[nn.Module]]]:
-        """The block's modules with parameters of their own, each with those around it and it."""
+        """Yield each module with parameters of its own, and its path: the modules around it and
+        itself.
+        """
         named = dict(self.block.named_modules())
         for name, module in named.items():
             if not _has_own(module):
@@ -248,11 +253,11 @@ def _has_own(module: nn.Module) -> bool:
 
 
 def _is_matrix(module: nn.Module) -> bool:
-    """Whether a module has a matrix of parameters; norms and scales have vectors only."""
+    """Return whether a module has a matrix of parameters; norms and scales have vectors only."""
     return any(p.ndim > 1 for p in module.parameters(recurse=False))
 
 
 def _floats(value: Any) -> tuple[Tensor, ...]:
-    """Return the tensors of real numbers in what a module is given or returns, with positions."""
+    """Return the floating-point tensors with positions among a module's arguments or outputs."""
     leaves = tree_leaves(value)
     return tuple(t for t in leaves if isinstance(t, Tensor) and t.is_floating_point() and t.ndim)
