@@ -6,7 +6,7 @@ other one's layers in it, compared with the plain forward pass of a model whose 
 exchanged and which reads each text alone. Of a language model, the logits of two tokens of each
 text are compared.
 
-    python -m studies.families                     all of them: families.json, docs/guides/models.md
+    python -m studies.families                     all of them: families.json and the page of families
     python -m studies.families bert opt            some classifiers, printed
     python -m studies.families --texts llama opt   some causal language models, printed
 """
@@ -28,7 +28,7 @@ from typing import Any
 
 from studies.pages import DOCS, STORED, put
 
-PAGE = DOCS / "guides" / "models.md"
+PAGE = DOCS / "reference" / "families.md"
 CLASSIFIER, CAUSAL = "sequence classifier", "causal language model"
 TABLES = {CLASSIFIER: STORED / "families.json", CAUSAL: STORED / "families_causal.json"}
 SECONDS, MEMORY = 60, 8 * 2**30
@@ -364,7 +364,7 @@ def table(kind: str) -> str:
 
 
 REASONS = {
-    "an encoder and a decoder": "an encoder and a decoder, of which you can choose one (below)",
+    "an encoder and a decoder": "an encoder and a decoder, of which you can choose one",
     "share (their|the) weights": "layers share weights, so none can be exchanged alone",
     "hand on more than a state": "blocks hand on more than a state",
     "blocks that a text passes|blocks of its list": "no single list of blocks that are called once",

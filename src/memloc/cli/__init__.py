@@ -114,7 +114,8 @@ def _show_version(asked: bool) -> None:
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
-    "A model": (adopt, train, localise, analyse, timeline, find, repair),
+    "Make a run": (adopt, train),
+    "Look into it": (localise, analyse, timeline, find, repair),
     "Many models, tasks and seeds": (init, plan, run, status, logs, control, board),
     "Results": (report, figures, tables, push, pull),
     "What there is": (tasks, models, check, protocol),
