@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -107,6 +108,18 @@ def pushed(hub, memorised_run):
     memloc.localise(memorised_run, "swapping")
     memorised_run.push(NAME)
     return memorised_run
+
+
+def test_a_name_alone_is_a_run_of_the_hub(hub, pushed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fetched = memloc.adopt(NAME)
+    assert fetched.folder == Path(NAME)
+    assert fetched.record == pushed.record
+    hub.files.clear()
+    assert memloc.adopt(NAME).record == pushed.record  # it is there already
+    for name, given in [("mine", {}), ("some/mine", {"final": "x"}), (tmp_path / "mine", {})]:
+        with pytest.raises(SettingsError, match="data must be given"):
+            memloc.adopt(name, **given)
 
 
 def test_a_run_comes_back_from_the_hub_as_it_was(hub, pushed, tmp_path):

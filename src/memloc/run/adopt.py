@@ -49,8 +49,8 @@ NO_EXAMPLES = Examples((), np.zeros(0, dtype=np.int64))
 def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     folder: str | Path,
     *,
-    final: str | Path,
-    data: Data,
+    final: str | Path | None = None,
+    data: Data | None = None,
     text: str = "text",
     pair: str | None = None,
     label: str = "label",
@@ -79,8 +79,11 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     With columns `prompt` and `continuation`, checkpoints are language models. Texts that the final
     weights do not recall are left out, and so are those that the other weights recall as well.
 
+    With a name alone, such as `memloc.adopt("user/run")`, the run that was pushed to this
+    repository of the hub is fetched into a folder of the same name, or opened if it is there.
+
     Args:
-        folder: Folder of the run.
+        folder: Folder of the run, or `user/name` of a repository of the hub.
         final: Checkpoint that was fine-tuned on the noisy labels, or on the texts.
         data: The examples that `final` was trained on.
         text: Column of texts.
@@ -103,6 +106,8 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         device: `auto`, `cpu`, `cuda` or `mps`.
         stream: Whether to read blocks from disk when they run, for models larger than memory.
     """
+    if final is None or data is None:
+        return _fetched(Path(folder), device, {"final": final, "data": data})
     places = _places(epochs, final=final, reference=reference, memorised=memorised, frozen=frozen)
     pretrained = start_of(places["final"], pretrained, needed=train_missing)
     decided = settings_of_run(preset, settings or {}, has_noise=True)
@@ -118,6 +123,20 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         run = _noted(replace(begin(Path(folder), task, record, status), device=device), status)
         _keep_curves(run, source_of(data))
         return _with_missing(run) if train_missing else run
+
+
+def _fetched(folder: Path, device: str, given: Mapping[str, Any]) -> Run:
+    """Open the run in a folder, or fetch the repository of the hub that has this name."""
+    if (folder / paths.RUN).is_file():
+        return Run.open(folder, device)
+    missing = [name for name, value in given.items() if value is None]
+    if len(missing) < len(given) or folder.is_absolute() or len(folder.parts) != 2:
+        raise SettingsError(
+            f"adopt: {' and '.join(missing)} must be given: the checkpoint that learnt the noisy "
+            "labels, and the data. A name such as user/run alone is a run of the hub."
+        )
+    tell(f"Fetching {folder.as_posix()} from the hub, as no checkpoint is given.")
+    return Run.pull(folder.as_posix(), folder, device=device)
 
 
 @checked_arguments
