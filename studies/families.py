@@ -6,7 +6,7 @@ other one's layers in it, compared with the plain forward pass of a model whose 
 exchanged and which reads each text alone. Of a language model, the logits of two tokens of each
 text are compared.
 
-    python -m studies.families                     all of them: families.json and the page of families
+    python -m studies.families                     all of them: families.json and its page
     python -m studies.families bert opt            some classifiers, printed
     python -m studies.families --texts llama opt   some causal language models, printed
 """
