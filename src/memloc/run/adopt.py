@@ -109,19 +109,17 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     if final is None or data is None:
         return _fetched(Path(folder), device, {"final": final, "data": data})
     places = _places(epochs, final=final, reference=reference, memorised=memorised, frozen=frozen)
-    pretrained = start_of(places["final"], pretrained, needed=train_missing)
+    how = _options(places["final"], pretrained, needed=train_missing, stream=stream)
     decided = settings_of_run(preset, settings or {}, has_noise=True)
     columns = Columns(text, label, pair, original, flag, prompt, continuation)
-    how = LoadOptions(base=None if pretrained is None else str(pretrained), stream=stream)
     require_agreement(loaded := load_checkpoint(places["final"], how, texts=columns.is_texts))
     task = _read(data, columns, held_out, loaded.label_names)
-    task = memorised_texts(task, places, pretrained, how, decided.text.max_tokens)
+    task = memorised_texts(task, places, how, decided.text.max_tokens)
     status = _examined(loaded, places, how, partial(_measured, task, decided, device))
-    record = _record(str(pretrained or final), task, seed, decided, loaded, status)
+    record = _record(how.base or str(final), task, seed, decided, loaded, status)
     del loaded
     with locked(Path(folder), RUN):
-        run = _noted(replace(begin(Path(folder), task, record, status), device=device), status)
-        _keep_curves(run, source_of(data))
+        run = _noted(begin(Path(folder), task, record, status, device), status, source_of(data))
         return _with_missing(run) if train_missing else run
 
 
@@ -214,6 +212,14 @@ def _keep_curves(run: Run, data: Source) -> None:
             shutil.copy(kept / paths.TRAINING, draft)
 
 
+def _options(
+    final: Path, pretrained: str | Path | None, *, needed: bool, stream: bool
+) -> LoadOptions:
+    """Return how checkpoints are loaded: upon the pre-trained model, or upon an adapter's base."""
+    start = start_of(final, pretrained, needed=needed)
+    return LoadOptions(base=None if start is None else str(start), stream=stream)
+
+
 def _places(epochs: Any, **given: str | Path | None) -> dict[str, Path]:
     """Return the folders of weights; a Trainer's folder stands for the final ones kept in it."""
     given |= _early(epochs)
@@ -238,8 +244,9 @@ def _number(epoch: object) -> int:
     return epoch
 
 
-def _noted(run: Run, new: RunStatus) -> Run:
-    """Add weights, new places of weights and accuracies to the status of a run."""
+def _noted(run: Run, new: RunStatus, data: Source) -> Run:
+    """Add a training curve, weights, new places of weights and accuracies to a run."""
+    _keep_curves(run, data)
     if few := few_in(run.task):
         tell(few)
     known, adopted = run.status, {**run.status.adopted, **new.adopted}

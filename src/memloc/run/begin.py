@@ -18,13 +18,19 @@ FOR_PEOPLE = {"source", "noise"}
 """Fields of a task's record that are for people and decide nothing."""
 
 
-def begin(folder: Path, task: Task, record: RunRecord, status: RunStatus | None = None) -> Run:
+def begin(
+    folder: Path,
+    task: Task,
+    record: RunRecord,
+    status: RunStatus | None = None,
+    device: str = "auto",
+) -> Run:
     """Open the run in this folder, or make it; one that was made of something else is refused."""
-    wanted = Run(folder, record, status=status or RunStatus())
+    wanted = Run(folder, record, status=status or RunStatus(), device=device)
     if (folder / paths.RUN).is_file():
         if not (folder / paths.STATUS).is_file():
             _begin_status(wanted)
-        run = Run.open(folder)
+        run = Run.open(folder, device)
         _same_or_refuse(run, wanted)
         _restore(run, task)
         final = paths.checkpoint(folder, "final")

@@ -17,16 +17,12 @@ from memloc.model.predict import continued, encode_for
 
 
 def memorised_texts(
-    task: Task,
-    places: Mapping[str, Path],
-    pretrained: str | Path | None,
-    options: LoadOptions,
-    max_tokens: int,
+    task: Task, places: Mapping[str, Path], options: LoadOptions, max_tokens: int
 ) -> Task:
     """Return the task without texts that are not memorised; ordinary texts stay.
 
     A text is memorised if the final weights recall it, and neither the reference nor the
-    pre-trained weights do. A task of labels stays as it is.
+    pre-trained weights (`options.base`) do. A task of labels stays as it is.
     """
     if not task.is_texts:
         return task
@@ -43,8 +39,8 @@ def memorised_texts(
             _refuse_other_tokens(tokens, encode_for(reference, task.train, max_tokens))
         known |= recalled & _recalled(reference, task, max_tokens)
         del reference
-    if pretrained is not None:
-        start = load_start(str(pretrained), [], LoadOptions(stream=options.stream))
+    if options.base is not None:
+        start = load_start(options.base, [], LoadOptions(stream=options.stream))
         known |= recalled & _recalled(start, task, max_tokens)
     said = (
         f"The final weights recall {recalled.sum()} of {wanted.sum()} texts; other weights recall "
