@@ -264,7 +264,7 @@ def judged(folder: Path) -> pd.DataFrame:
         task=record.task.name,
         seed=record.spec.seed,
         depth=record.depth,
-        band_low=whole.band[0],
+        **dict(zip(("hidden_below", "removed_from"), whole.limits, strict=True)),
         may_predict=whole.may_predict,
         verdict=[whole.judge(way) for way in table["way"]],
     )
@@ -368,7 +368,8 @@ def runs_table(found: pd.DataFrame) -> pd.DataFrame:
                 "yardsticks' updates": f"{geometric_mean(own['relearnt_updates'].to_numpy()):.1f}",
                 "from": f"{own['relearning'].min():.2f}",
                 "to": f"{own['relearning'].max():.2f}",
-                "hidden below": f"{part['band_low'].iloc[0]:.2f}",
+                "hidden below": f"{part['hidden_below'].iloc[0]:.2f}",
+                "removed from": f"{part['removed_from'].iloc[0]:.2f}",
             }
         )
     return pd.DataFrame(rows)

@@ -133,6 +133,16 @@ def test_yardsticks_learn_from_the_clean_examples_alone(memorised_run, monkeypat
     assert len(heads) == 3  # each from its own seed
 
 
+def test_the_reference_of_texts_could_be_a_yardstick(texts_run, monkeypatch):
+    """With the seed of the run, a yardstick is the reference to the bit."""
+    monkeypatch.setattr("memloc.labels.repair.number", lambda *_: texts_run.seed)
+    workshop = Workshop(texts_run, RepairSettings())
+    ((yardstick,),) = workshop.without_labels([f"{YARDSTICK} 1"])
+    reference = dict(texts_run.load("reference").model.named_parameters())
+    for name, parameter in yardstick.model.model.named_parameters():
+        assert torch.equal(parameter, reference[name]), name
+
+
 def test_always_saying_the_commonest_label_does_not_count_as_learning_them(workshop):
     labels = workshop.run.noisy.assigned[workshop.run.noisy_rows]
     commonest = np.bincount(labels).max() / len(labels)

@@ -63,6 +63,42 @@ def test_nothing_is_called_removed_that_is_only_hidden(scores, verdict):
     assert "nan" not in said
 
 
+def test_between_hidden_and_removed_nothing_is_told():
+    updates = [18, 19, 20, 20, 21, 22]
+    apart = np.std(np.log(updates), ddof=1)
+    factor = 1.95996 * np.sqrt(5 * (1 + 1 / 6) / 1.14548)  # of a chi-square below which are 5 %
+    hidden, removed = np.exp(-factor * apart), np.exp(-1.47588 * np.sqrt(7 / 6) * apart)
+    before = {BEFORE: (1.0, 0.0), REFERENCE: (0.1, 1.0)}
+    ends = {hidden - 0.01: "hidden", hidden + 0.01: "cannot tell"}
+    for share, verdict in (
+        ends | {removed - 0.01: "cannot tell", removed + 0.01: "removed"}
+    ).items():
+        found = made_up(updates, **before, **{LAYERS: (0.1, share)})
+        assert found.limits == pytest.approx((hidden, removed), rel=1e-4)
+        assert found.verdict == verdict
+        unsure = f"leave open what {hidden:.2f} to {removed:.2f} times their updates mean"
+        assert (unsure in " ".join(found.sentences())) == (verdict == "cannot tell")
+
+
+@pytest.mark.parametrize("n", [4, 8])
+def test_models_without_the_labels_are_hardly_ever_called_hidden(n):
+    """And those that need as many updates less as any yardstick may need, never removed."""
+    rng, verdicts = np.random.default_rng(n), []
+    for _ in range(400):
+        *yardsticks, another = rng.lognormal(np.log(400), 0.05, n + 1)
+        share = another / geometric_mean(np.array(yardsticks))
+        shares = {LAYERS: (0.1, share), RETRAINED: (0.1, share * np.exp(-0.3))}
+        found = made_up(yardsticks, **shares)
+        verdicts.append((found.judge(LAYERS), found.judge(RETRAINED)))
+    without, with_labels = (
+        pd.Series(of).value_counts(normalize=True) for of in zip(*verdicts, strict=True)
+    )
+    assert without.get("hidden", 0) <= 0.01
+    assert without["removed"] >= 0.85
+    assert with_labels.get("removed", 0) <= 0.01
+    assert with_labels["hidden"] >= (0.4 if n == 4 else 0.9)
+
+
 def test_repairs_that_removed_the_labels_are_named_with_their_own_layers():
     found = made_up(**{BEFORE: (1, 0.0), REFERENCE: (0, 1.0), LAYERS: (0, 0.6), RETRAINED: (0, 1)})
     layers = ["none", "all layers", "layer 2", "layers 1, 3", *["all layers"] * 3]

@@ -20,10 +20,10 @@ import numpy as np
 import pandas as pd
 import torch
 
-from memloc.arrays import FloatArray
+from memloc.arrays import FloatArray, IntArray
 from memloc.data.encode import Encoded
 from memloc.engine.fit import fit, fit_all
-from memloc.engine.learner import Learner, Part, Watch
+from memloc.engine.learner import LEFT_OUT, Learner, Part, Watch
 from memloc.engine.passes import Trained
 from memloc.errors import DataError, SettingsError, StoreError, checked_arguments
 from memloc.labels.repaired import (
@@ -63,7 +63,7 @@ from memloc.store.files import is_draft, whole_file
 from memloc.store.memo import RECORD, Maker, recall, unfinished_key
 from memloc.store.records import write_json
 
-MAKER = Maker("repair", 1)
+MAKER = Maker("repair", 2)
 Layers = tuple[int, ...] | None
 """Layers, counted from 0, that a repair changes; None if it changes no block."""
 BACKWARD = 3
@@ -218,9 +218,11 @@ class Workshop:
         run, own = self.run, self.settings
         epochs = dict.fromkeys((RETRAINED, AGAIN, ASCENT), own.epochs)
         epochs |= {way: run.settings.finetune.epochs for way in ways if way.startswith(YARDSTICK)}
-        batches = -(-len(run.clean_rows) // run.settings.finetune.batch_size)
+        rows = {way: len(run.clean_rows) for way in epochs}
+        rows |= {way: len(self._rows_without_labels) for way in ways if way.startswith(YARDSTICK)}
+        size = run.settings.finetune.batch_size
         again = own.relearn_epochs * -(-len(run.noisy_rows) // self.relearning.batch_size)
-        making = batches * sum(epochs.get(way, 0) for way in ways)
+        making = sum(epochs[way] * -(-rows[way] // size) for way in ways if way in epochs)
         return making, len(ways) * own.orders * again
 
     @cached_property
@@ -276,8 +278,8 @@ class Workshop:
 
         The seeds belong to the numbers at the end of the names.
         """
-        run = self.run
-        part = Part(run.clean_rows)
+        run, rows = self.run, self._rows_without_labels
+        labels = np.where(run.noisy.is_noisy, LEFT_OUT, run.noisy.assigned)
 
         def start(seed: int) -> Classifier:
             model = run.load_pretrained(seed)
@@ -288,9 +290,23 @@ class Workshop:
         for name in names:
             seed = number(run.seed, "repair", YARDSTICK, int(name.split()[-1]))
             load = partial(start, seed)
-            learners.append(Learner(name, load, run.noisy.assigned, seed, (part,)))
+            learners.append(Learner(name, load, labels, seed, (Part(rows),)))
         texts = run.encode(run.load("pretrained"))
         yield from fit(learners, texts, run.settings.finetune, watch=Watch(self.advance))
+
+    @property
+    def _rows_without_labels(self) -> IntArray:
+        """Rows that yardsticks go through in an epoch.
+
+        A language model has no new head, so yardsticks of texts differ by their order alone. They
+        go through the reference's rows, memorised texts without their loss, and take as many
+        updates: the reference could be one of them.
+        """
+        if not self.run.task.is_texts:
+            return self.run.clean_rows
+        is_noisy = self.run.noisy.is_noisy
+        times = np.where(is_noisy, self.run.settings.finetune.repeat, 1)
+        return np.repeat(np.arange(len(times)), times)
 
     def _with_head(self) -> Classifier:
         """Replace what follows the blocks by the reference's: it hides labels in the blocks."""

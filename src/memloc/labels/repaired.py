@@ -18,7 +18,7 @@ from memloc.arrays import FloatArray
 from memloc.display import Card, Shown
 from memloc.errors import counted
 from memloc.settings import Settings, ours, packaged
-from memloc.stats.intervals import prediction_margin
+from memloc.stats.intervals import prediction_margin, tolerance_margin
 
 BEFORE, REFERENCE = "before", "reference"
 LAYERS, RETRAINED, AGAIN = "reference's layers", "retrained layers", "fine-tuned again"
@@ -31,6 +31,9 @@ Judgement = Literal["removed", "hidden", "still there", "cannot tell"]
 FAR_BELOW = 0.5
 """Share of the yardsticks' updates: labels that are relearnt in fewer are not removed. If the
 margin includes this share, the verdict is `cannot tell`."""
+USUAL = 0.8
+"""Share of the models without the labels that are near enough to the yardsticks' mean (and some
+more, which are above) for labels to be called removed."""
 
 
 class RepairSettings(Settings):
@@ -95,10 +98,12 @@ class Repaired(Shown):
             return "still there"
         if self.untold or self.is_damaged(way):
             return "cannot tell"
-        low = self.band[0]
-        if row["relearning"] < low:
+        hidden_below, removed_from = self.limits
+        if row["relearning"] < hidden_below:
             return "hidden"
-        return "removed" if row["relearning"] * low > FAR_BELOW else "cannot tell"
+        is_usual = row["relearning"] >= removed_from
+        is_told = row["relearning"] * self.band[0] > FAR_BELOW
+        return "removed" if is_usual and is_told else "cannot tell"
 
     @property
     def is_texts(self) -> bool:
@@ -138,11 +143,31 @@ class Repaired(Shown):
         Relative to the yardsticks' geometric mean: a 95 % prediction interval for one more
         training, of logarithms, and no narrower than from one measurement to the next.
         """
-        updates = self.yardsticks["relearnt_updates"].to_numpy(np.float64)
-        apart = float(self.curves["update"].iloc[1])
-        resolved = np.log1p(apart / geometric_mean(updates))
-        margin = max(prediction_margin(np.log(updates)), resolved)
+        margin = max(prediction_margin(self._logarithms), self._resolved)
         return float(np.exp(-margin)), float(np.exp(margin))
+
+    @cached_property
+    def limits(self) -> tuple[float, float]:
+        """Relative updates below which labels are hidden, and from which on they are removed.
+
+        Between the two nothing can be told. A few yardsticks leave their own spread uncertain: a
+        model is called hidden only if it is outside of a tolerance interval, and removed only if
+        most models without the labels are as far from the mean.
+        """
+        apart = max(tolerance_margin(self._logarithms), 2 * self._resolved)
+        near = max(prediction_margin(self._logarithms, USUAL), self._resolved)
+        return float(np.exp(-apart)), float(np.exp(-near))
+
+    @property
+    def _logarithms(self) -> FloatArray:
+        """Logarithms of the yardsticks' updates."""
+        return np.asarray(np.log(self.yardsticks["relearnt_updates"].to_numpy(np.float64)))
+
+    @property
+    def _resolved(self) -> float:
+        """Logarithm of the smallest change that measurements can tell."""
+        apart = float(self.curves["update"].iloc[1])
+        return float(np.log1p(apart / np.exp(self._logarithms.mean())))
 
     @cached_property
     def yardsticks(self) -> pd.DataFrame:
@@ -153,9 +178,8 @@ class Repaired(Shown):
         """Return sentences with the verdict, its cost in accuracy, and the repairs that work."""
         row, before = self.row(self.chosen), self.row(BEFORE)
         low, high = self.band
-        vary = _say("vary", yardsticks=2 * self.settings.yardsticks)
         damaged = _texts()["untold"]["damaged"] if self.is_damaged(self.chosen) else ""
-        why = self.untold or damaged or vary
+        why = self.untold or damaged or self._unsure(row["relearning"])
         counts = _say("counts", relearning=row["relearning"], low=low, high=high)
         facts = {
             "way": f"{self.chosen[0].upper()}{self.chosen[1:]}",
@@ -186,6 +210,13 @@ class Repaired(Shown):
             _say("compared", removed=", ".join(removed) or "none"),
         ]
         return [_worded(sentence) for sentence in said] if self.is_texts else said
+
+    def _unsure(self, relearning: float) -> str:
+        """Return why relative updates are neither far from the yardsticks' nor near enough."""
+        own = self.settings.yardsticks
+        hidden, removed = self.limits
+        name = "near" if hidden <= relearning < removed else "vary"
+        return _say(name, own=own, hidden=hidden, removed=removed, yardsticks=2 * own)
 
     @property
     def repairs(self) -> list[str]:
