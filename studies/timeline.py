@@ -1,9 +1,9 @@
 """Time and parts as ground truth: staged plants and their nulls, plants in parts, early donors.
 
-`python -m studies.timeline --out FOLDER PART …` runs the parts `staged`, `sublayers`, `hard` and
-`donors` (default: all). Each plant or run is one row of a table in `studies/tables/timeline`; rows
-that are there are not made again, and weights are deleted once their row is written. Plants have
-five layers and the runs of `donors` eight, so that all subsets of layers are cheap.
+`python -m studies.timeline --out FOLDER PART …` runs the parts `staged`, `nulls`, `sublayers`
+and `donors` (default: all). Each plant or run is one row of a table in `studies/tables/timeline`;
+rows that are there are not made again, and weights are deleted once their row is written. Plants
+have five layers and the runs of `donors` eight, so that all subsets of layers are cheap.
 The tables of docs/guides/timeline.md are written from the rows that are there; without `--out`,
 nothing else is done.
 """
@@ -11,6 +11,7 @@ nothing else is done.
 import argparse
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,14 @@ import numpy as np
 import pandas as pd
 
 import memloc
-from memloc.arrays import IntArray
 from memloc.methods.early import LEAST_GAP, early_donor
 from memloc.methods.shares import Shares
-from memloc.methods.timeline import ALPHA, Timeline, learnt_after
-from memloc.model.predict import predict
+from memloc.methods.timeline import ALPHA, Timeline
+from memloc.protocol import common_preset
 from memloc.reporting.tables import markdown
 from memloc.run.folder import Run
-from memloc.run.plant import make_null
+from memloc.run.spec import RunSpec, TaskSpec
+from memloc.run.train import make_run
 from memloc.stats.windows import read_plant
 from memloc.store import paths
 from memloc.store.files import whole_file
@@ -42,51 +43,62 @@ TASKS = (
 )
 """Tasks of early donors, with a seed other than 1; the last two hardly generalise."""
 PLANTED = memloc.LoadOptions(depth=5)
-STAGE = 14
-"""The epoch from which on the second group of a staged plant is learnt, of 36."""
-EPOCHS = 36
+STAGES = ("@1-9", "@13-18")
+"""The epochs in which the groups of a staged plant are learnt, of 20."""
+EPOCHS = 20
 STAGED = tuple(
-    f"{one}/{other}@{STAGE}"
+    f"{one}{STAGES[0]}/{other}{STAGES[1]}"
     for pair in (("1-2", "4-5"), ("1-2", "3-4"), ("2-3", "4-5"))
     for one, other in (pair, pair[::-1])
 )
-WITH_NULL = STAGED[:3]
-"""The staged plants whose nulls are made as well."""
+NULLS = ("1", "2", "3", "4", "5", "6")
+"""The seeds of nulls."""
 NEEDED = 0.9
 """Share of the noisy labels that a plant must memorise to be used."""
 SUBLAYERS = ("mlp:2-3", "attention:2-3", "mlp:4-5", "attention:4-5")
-HARD = ("equal mlp:3-4", "equal attention:3-4")
 EASY = {
     "control.auxiliary_examples": 32,
     "control.tries": 2,
     "verdict.noisy_at_least": NEEDED,
     "finetune.repeat": 3,
 }
+SLOW = {"control.auxiliary_learning_rate": 2e-5, "control.learning_rate": 2e-3, "control.tries": 1}
+"""Rates of plants in stages: the auxiliary task hardly makes the model forget what is not repeated.
+"""
 Row = dict[str, Any]
 
 
 def staged(model: str, planted: str, folder: Path) -> Row:
-    """Plant two groups of noisy labels in stages and look for both by `Timeline`."""
-    changes = {**EASY, "control.epochs": EPOCHS, "control.learning_rate": 7e-4}
-    task = _task(60, rate=0.3)
-    weights = ["final"]
+    """Plant two groups of noisy labels in stages and look for both by `Timeline`.
+
+    In the epochs of a stage, the model is given the noisy labels of that group alone, and these
+    change its layers alone (the first ones the head as well): that is the truth.
+    """
+    changes = {**EASY, **SLOW, "control.epochs": EPOCHS, "finetune.repeat": 10}
+    task, weights = _task(60, rate=0.3), ["final"]
     run = memloc.plant(
-        model, task, folder / "plant", planted, weights=weights, options=PLANTED, settings=changes
+        model, task, folder, planted, weights=weights, options=PLANTED, settings=changes
     )
-    null = {}
-    if planted in WITH_NULL:
-        null = _of_null(make_null(run, folder / "null", weights))
-    return {"noisy_learnt": run.status.final.noisy, **_found(run), **null}  # type: ignore[union-attr]
+    return {"noisy_learnt": run.status.final.noisy, **_found(run)}  # type: ignore[union-attr]
 
 
-def _of_null(run: Run) -> Row:
-    """What is said of a staged plant with its original labels: there is no difference to find."""
-    found = Timeline(epochs=tuple(run.epochs()[::5])).run(run)["summary"]
+def null(model: str, seed: str, folder: Path) -> Row:
+    """Train on right labels in some layers; what is said of the "noisy" ones is false."""
+    task = _task(60, rate=0.3, seed=int(seed))
+    auxiliary = memloc.load_task("tiny-entailment", examples=32)
+    settings = common_preset("demo").replace({**SLOW, "control.epochs": 12})
+    spec = RunSpec.of(model, task, int(seed), settings.for_run(), PLANTED)
+    spec = spec.planted("2-3", TaskSpec.of_training(auxiliary), settings)
+    right = replace(task.labels, assigned=task.labels.original, origin="")
+    task, spec = replace(task, noise=right), spec.null(spec.settings)
+    run = make_run(spec, folder, ["final"], task=task, auxiliary=auxiliary)
+    found = Timeline(epochs=tuple(run.epochs()[::2])).run(run)["summary"]
     best = early_donor(run)
     return {
-        "null_p_epoch": found["p_epoch"].iloc[0],
-        "null_p_centre": found["p_centre"].iloc[0],
-        "null_gap": np.nan if best is None else best.gap,
+        "learnt": run.status.final.clean,  # type: ignore[union-attr]
+        "p_epoch": found["p_epoch"].iloc[0],
+        "p_centre": found["p_centre"].iloc[0],
+        "gap": np.nan if best is None else best.gap,
     }
 
 
@@ -138,14 +150,16 @@ def _task(examples: int, name: str = "tiny-topic", rate: float = 0.17, seed: int
 
 
 def _found(run: Run) -> Row:
-    """Where and when `Timeline` finds each group, and when the model itself predicts it.
+    """Where and when `Timeline` finds each group, against the stage in which it was given.
 
-    `Timeline` is given every third kept epoch, and the truth is told by all of them. What is `off`
-    is the median example of a group, in checkpoints that `Timeline` was given; a share `near` of
-    the examples is within one of them. `map` is how far off the map is.
+    `Timeline` is given every second kept epoch. `off` says by how many of these checkpoints the
+    median example of a group is outside its stage, and `map` how far the epoch is by which half of
+    what the planted layers hold was learnt. A share `within` of the examples is in the stage, and a
+    share `chance` of all checkpoints is in it or next to it. Layers are `found` in the shares
+    against the last checkpoint before the median example was learnt.
     """
     assert run.plant is not None
-    epochs = run.epochs()[::3]
+    epochs = run.epochs()[1::2]
     timeline = Timeline(epochs=tuple(epochs), clean_examples=6)
     learnt = timeline.run(run)["learnt"].set_index("example")
     games = [timeline._shares(run, paths.epoch(epoch)) for epoch in epochs]
@@ -153,47 +167,39 @@ def _found(run: Run) -> Row:
     place = {row: number for number, row in enumerate(games[0]["rows"].tolist())}
     ends = np.array([*epochs, EPOCHS])
     when = pd.Series(np.searchsorted(ends, learnt["epoch"]), index=learnt.index)
-    predicted = np.searchsorted(ends, _predicted(run))
-    control = (
-        Shares(donor=paths.epoch(epochs[0]), noisy_examples=1, clean_examples=12)
-        .run(run)
-        .about["control"]
-    )
-    row: Row = {"checkpoints": len(epochs), "control": control["kept"]}
+    row: Row = {"checkpoints": len(epochs)}
     for number, group in enumerate(read_plant(run.plant.planted), 1):
         rows = run.noisy_rows[run.planted_groups[run.noisy_rows] == number - 1]
         rows = np.array([each for each in rows if each in learnt.index])
         held = shares[:, [place[each] for each in rows]].mean(1)  # (epochs, layers)
-        weights, own = held[0].clip(min=0), [*group.layers]
+        own, median = [*group.layers], int(np.median(when[rows]))
         ahead = held[:, own].sum(1) < held[0, own].sum() / 2
         half = ahead.argmax() if ahead.any() else len(epochs)
-        truth = np.median(predicted[rows])
+        first, last = np.searchsorted(ends, [group.first_epoch, group.last_epoch or EPOCHS])
+        weights = held[max(0, median - 1)].clip(min=0)
+        near = min(last + 1, len(epochs)) - max(first - 1, 0) + 1
         row |= {
-            f"epoch_{number}": float(ends[int(np.median(when[rows]))]),
-            f"off_{number}": float(abs(np.median(when[rows]) - truth)),
-            f"near_{number}": float((abs(when[rows] - predicted[rows]) <= 1).mean()),
-            f"map_{number}": float(abs(half - truth)),
+            f"epoch_{number}": float(ends[median]),
+            f"off_{number}": _outside(median, first, last),
+            f"map_{number}": _outside(half, first, last),
+            f"within_{number}": when[rows].between(first, last).mean(),
+            f"chance_{number}": near / len(ends),
             f"found_{number}": len({*np.argsort(-weights)[: len(own)]} & {*own}),
             f"mass_{number}": weights[own].sum() / weights.sum(),
+            f"first_mass_{number}": held[0, own].clip(min=0).sum() / held[0].clip(min=0).sum(),
         }
     return row
 
 
-def _predicted(run: Run) -> IntArray:
-    """For each example, from which epoch on the checkpoints themselves predict its label."""
-    epochs = run.epochs()
-    wrong = []
-    for epoch in epochs:
-        loaded = run.load(paths.epoch(epoch))
-        logits = predict(loaded.stack, run.encode(loaded))
-        wrong.append(logits.argmax(1) != run.noisy.assigned)
-    return np.array([*epochs, EPOCHS])[learnt_after(np.array(wrong))]
+def _outside(place: int, first: int, last: int) -> int:
+    """By how many checkpoints a place is before the first or after the last of a stage."""
+    return max(first - place, place - last, 0)
 
 
 PARTS: Mapping[str, tuple[Callable[[str, str, Path], Row], tuple[str, ...]]] = {
     "staged": (staged, STAGED),
+    "nulls": (null, NULLS),
     "sublayers": (parts, SUBLAYERS),
-    "hard": (parts, HARD),
     "donors": (donors, TASKS),
 }
 
@@ -228,23 +234,24 @@ def rates() -> pd.DataFrame:
             rows.append({"plants": plants, "asked": what, "of": n, "right": share})
 
     if len(staged := memorised("staged")):
+        near = staged[["chance_1", "chance_2"]].prod(axis=1).mean()
+        epochs, places = staged[["off_1", "off_2"]], staged[["map_1", "map_2"]]
         asked = {
             "both layers of both groups first": staged[["found_1", "found_2"]] == 2,
-            "epochs of both groups within one checkpoint": staged[["off_1", "off_2"]] <= 1,
-            "both in the map within one checkpoint": staged[["map_1", "map_2"]] <= 1,
+            f"both epochs within one checkpoint (by chance {near:.0%})": epochs <= 1,
+            "both epochs in the stage itself": epochs == 0,
+            "both in the map within one checkpoint": places <= 1,
         }
         add("staged", {what: right.all(axis=1) for what, right in asked.items()})
         add("staged", {"groups in the right order": staged["epoch_1"] < staged["epoch_2"]})
-        nulls = staged.reindex(columns=["null_p_epoch", "null_p_centre", "null_gap"]).dropna()
-        if len(nulls):
-            no_claim = (nulls.drop(columns="null_gap") >= ALPHA).all(axis=1)
-            add("nulls", {"no difference claimed": no_claim})
-            add("nulls", {"no early donor offered": nulls["null_gap"] < LEAST_GAP})
-    for part, name in (("sublayers", "easy parts"), ("hard", "hard parts")):
-        if len(found := memorised(part)):
-            add(name, {"mass at least .9": found["mass"] >= 0.9})
-            add(name, {"right kind at least .9": found["right_kind"] >= 0.9})
-            add(name, {"both parts first": found["found"] == 2})
+    if len(nulls := read("nulls")):
+        no_claim = (nulls[["p_epoch", "p_centre"]] >= ALPHA).all(axis=1)
+        add("nulls", {"no difference claimed": no_claim})
+        add("nulls", {"no early donor offered": nulls["gap"] < LEAST_GAP})
+    if len(found := memorised("sublayers")):
+        add("easy parts", {"mass at least .9": found["mass"] >= 0.9})
+        add("easy parts", {"right kind at least .9": found["right_kind"] >= 0.9})
+        add("easy parts", {"both parts first": found["found"] == 2})
     return pd.DataFrame(rows)
 
 

@@ -254,25 +254,53 @@ def test_a_plant_changes_its_part_of_its_layers_and_no_others(tiny_model, tmp_pa
         assert moved == {f"{part} 2", f"{part} 3"}
 
 
-def test_a_group_that_begins_later_changes_nothing_before(tiny_model, tmp_path):
-    """The auxiliary task, which always does, moves nothing at so low a rate."""
+def test_a_group_that_begins_later_changes_nothing_before(tmp_path, tiny_model):
+    run = staged_run("1/3-4@5", tmp_path, tiny_model)
+    assert moved(run, "pretrained", "epoch-1") == [1]
+    assert moved(run, "pretrained", "epoch-4") == [1]
+    assert moved(run, "epoch-4", "final") == [1, 3, 4]
+
+
+def test_a_stage_changes_its_layers_and_the_first_one_the_head(tmp_path, tiny_model):
+    run = staged_run("1@1-2/3-4@5-6", tmp_path, tiny_model)
+    assert moved(run, "pretrained", "epoch-2") == [1]
+    assert moved(run, "epoch-2", "epoch-4") == []
+    assert moved(run, "epoch-4", "final") == [3, 4]
+    heads = [run.load(name).model.score.weight for name in ("epoch-1", "epoch-2", "final")]
+    assert not torch.equal(heads[0], heads[1])
+    assert torch.equal(heads[1], heads[2])
+    curve = run.training()
+    assert curve["loss"].isna().tolist() == [False, False, True, True, False, False]
+
+
+def test_a_stage_sees_the_noisy_examples_of_its_group_and_all_clean_ones(tmp_path, tiny_model):
+    run = staged_run("1@1-2/3-4@5-6", tmp_path, tiny_model)
+    parts = Training(run, run.load_pretrained(1))._parts(run.noisy.assigned, is_frozen=False)
+    for number, part in enumerate(parts):
+        assert {*run.clean_rows} <= {*part.rows}
+        noisy = [row for row in run.noisy_rows if run.planted_groups[row] == number]
+        assert {*part.rows} - {*run.clean_rows} == {*noisy}
+
+
+def staged_run(planted, folder, tiny_model):
+    """Six epochs; the auxiliary task, which always learns, moves nothing at so low a rate."""
     changes = {"control__auxiliary_learning_rate": 1e-30, "finetune__epochs": 6}
     changes |= {"finetune__keep_epochs": "early"}
     model = str(tiny_model("opt", depth=DEPTH))
-    run = train_run(planted_recipe(model, "1/3-4@5", **changes), tmp_path, ["final"])
-    start = run.load_pretrained(1)
-    moved = {}
-    for name in ("epoch-1", "epoch-4", "final"):
-        pairs = zip(start.stack.blocks, run.load(name).stack.blocks, strict=True)
-        moved[name] = [
-            layer
-            for layer, (before, after) in enumerate(pairs, 1)
-            if not all(
-                torch.allclose(a, b, rtol=0, atol=1e-12)
-                for a, b in zip(before.parameters(), after.parameters(), strict=True)
-            )
-        ]
-    assert moved == {"epoch-1": [1], "epoch-4": [1], "final": [1, 3, 4]}
+    return train_run(planted_recipe(model, planted, **changes), folder, ["final"])
+
+
+def moved(run, one, other):
+    """The layers, from 1, in which two of a run's weights differ."""
+    pairs = zip(run.load(one).stack.blocks, run.load(other).stack.blocks, strict=True)
+    return [
+        layer
+        for layer, (before, after) in enumerate(pairs, 1)
+        if not all(
+            torch.allclose(a, b, rtol=0, atol=1e-12)
+            for a, b in zip(before.parameters(), after.parameters(), strict=True)
+        )
+    ]
 
 
 def test_groups_of_examples_have_layers_of_their_own(tiny_model, tmp_path):

@@ -213,6 +213,7 @@ def test_plants_are_read_as_people_write_them_and_have_one_name(text, groups, na
         ("attention: 3", [Group((2,), "attention")], "attention:3-3"),
         ("2-3/9-10 @ 21", [Group((1, 2)), Group((8, 9), "", 21)], "2-3/9-10@21"),
         ("2@1/mlp:2+9@4", [Group((1,)), Group((1, 8), "mlp", 4)], "2-2/mlp:2+9@4"),
+        ("2@1-3/4@4-9", [Group((1,), "", 1, 3), Group((3,), "", 4, 9)], "2-2@1-3/4-4@4-9"),
     ],
 )
 def test_plants_of_parts_and_in_stages(text, groups, name):
@@ -226,9 +227,11 @@ def test_plants_of_parts_and_in_stages(text, groups, name):
     [
         ("head:6-7", "names no part of a layer"),
         (":6-7", "names no part of a layer"),
-        ("2-3/9-10@", "from which epoch on"),
-        ("2-3/9-10@0", "from which epoch on"),
-        ("2-3/9-10@a", "from which epoch on"),
+        ("2-3/9-10@", "in which epochs"),
+        ("2-3/9-10@0", "in which epochs"),
+        ("2-3/9-10@a", "in which epochs"),
+        ("2-3/9-10@4-", "in which epochs"),
+        ("2-3/9-10@4-3", "in which epochs"),
         ("mlp:", "no window of layers"),
     ],
 )
@@ -263,7 +266,8 @@ def test_what_is_no_plant_is_refused(text):
         ("2-3/3-4", "share a layer"),
         ("mlp:12-13", "outside the model"),
         ("2-3@5", "begin one group with epoch 1"),
-        ("2-3/9-10@21", "begins with epoch 21, but training has 20 epochs"),
+        ("2-3@1-21", "needs epoch 21, but training has 20 epochs"),
+        ("2-3/9-10@21", "needs epoch 21, but training has 20 epochs"),
     ],
 )
 def test_layers_that_cannot_be_planted_in_are_refused(plant, message):

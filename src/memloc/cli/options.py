@@ -190,7 +190,7 @@ class Plants:
         typer.Option(
             "--window",
             help="Layers such as 6-7; 2+9 for separate ones; mlp:6-7 or attention:6-7 for parts; "
-            "2-3/9-10@21 for two groups of noisy examples, the second from epoch 21 on. With "
+            "2-3@1-20/9-10@21-40 for two groups of noisy examples and the epochs of each. With "
             "equal, decoy or loud before them (loud 6-7) they are harder to find. Default: the "
             "first, middle and last two.",
         ),

@@ -35,6 +35,8 @@ class Part:
     """`attention` or `mlp` if only this part of the layers may change; needs an auxiliary task."""
     first_epoch: int = 1
     """The epoch from which on the texts are learnt."""
+    last_epoch: int | None = None
+    """The epoch after which the texts are not seen again; default: the last one."""
 
     def rows_of(self, texts: Encoded) -> IntArray:
         """Return the rows that are learnt."""
@@ -65,7 +67,7 @@ class Learner:
     def updates(self, texts: Encoded, settings: FineTuneSettings) -> int:
         """Return the number of updates that the model takes, those of an auxiliary task aside."""
         return sum(
-            (settings.epochs - part.first_epoch + 1)
+            ((part.last_epoch or settings.epochs) - part.first_epoch + 1)
             * -(-len(part.rows_of(texts)) // settings.batch_size)
             for part in self.parts
         )

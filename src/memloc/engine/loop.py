@@ -50,6 +50,8 @@ class Objective:
     """Whether the loss is made larger."""
     first_epoch: int = 1
     """The epoch from which on it is learnt, with a schedule of the learning rate from there."""
+    last_epoch: int | None = None
+    """The epoch after which it is not learnt any more, when the rate is 0; default: the last."""
     optimiser: torch.optim.AdamW = field(init=False)
     schedule: torch.optim.lr_scheduler.LambdaLR = field(init=False)
     learnt: IntArray = field(init=False)
@@ -72,10 +74,15 @@ class Objective:
         """Set the rate to that of the next update."""
         for group in self.optimiser.param_groups:
             group["initial_lr"] = self.settings.learning_rate
-        total = (self.settings.epochs - self.first_epoch + 1) * self.updates_per_epoch
+        last = self.last_epoch or self.settings.epochs
+        total = (last - self.first_epoch + 1) * self.updates_per_epoch
         self.schedule = get_linear_schedule_with_warmup(
             self.optimiser, int(self.settings.warmup * total), total, last_epoch=updates - 1
         )
+
+    def is_learnt_in(self, epoch: int) -> bool:
+        """Return whether an epoch takes its examples."""
+        return self.first_epoch <= epoch <= (self.last_epoch or epoch)
 
     @property
     def updates(self) -> int:
@@ -142,8 +149,8 @@ def train_epoch(
     batch. Randomness is set anew for every epoch, so that a run
     continued after any epoch equals one that was never interrupted.
     """
-    begun = [objective for objective in objectives if epoch >= objective.first_epoch]
-    losses: dict[str, list[Tensor]] = {objective.name: [] for objective in begun}
+    active = [objective for objective in objectives if objective.is_learnt_in(epoch)]
+    losses: dict[str, list[Tensor]] = {objective.name: [] for objective in active}
     with dropout_seeded(seeds, objectives[0].labels.device, "dropout", epoch):
         for index, rows in epoch_order(objectives, seeds, epoch, turns):
             objective = objectives[index]
@@ -188,7 +195,7 @@ def epoch_order(
     """
     steps: list[tuple[int, IntArray]] = []
     for index, objective in enumerate(objectives):
-        if epoch < objective.first_epoch:
+        if not objective.is_learnt_in(epoch):
             continue
         purpose = objective.name if index else "first"
         each = [objective.batches(seed, purpose, epoch, k) for k, seed in enumerate(seeds)]

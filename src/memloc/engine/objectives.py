@@ -67,6 +67,8 @@ def planted_objectives(
 ) -> Iterator[list[Objective]]:
     """While active, two tasks learn on one body: the first in some layers, the other everywhere.
 
+    Parts of the first task that begin later leave its head as it is.
+
     Args:
         stacks: The models of both tasks.
         planted: The parts of the first task, each with its objective.
@@ -81,7 +83,10 @@ def planted_objectives(
         groups = _split_blocks(stacks[0], groups)
     both = nn.ModuleList([stack.model for stack in stacks])
     head = [HEAD, *([AFTER] if pooler_and_norm else [])]
-    learners = [(make, [*head, *_blocks_of(part, groups)]) for part, make in planted]
+    learners = [
+        (make, [*(head if part.first_epoch == 1 else []), *_blocks_of(part, groups)])
+        for part, make in planted
+    ]
     others = [name for name in groups if name != HEAD and (embeddings or name != EMBEDDINGS)]
     body = [name for name in groups if name not in {HEAD, OTHER_HEAD}] if counts_all else []
     with learning(both, list(groups.values())) as gathered:

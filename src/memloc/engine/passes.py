@@ -199,7 +199,8 @@ class Pass:
         for number, part in enumerate(self.parts):
             name = f"group {number + 1}" if number else " and ".join(self.names)
             make = self._maker(name, labels, self._rows(number))
-            planted.append((part, partial(make, first_epoch=part.first_epoch)))
+            epochs = {"first_epoch": part.first_epoch, "last_epoch": part.last_epoch}
+            planted.append((part, partial(make, **epochs)))
         answers = torch.from_numpy(np.stack([auxiliary.labels[name] for name in self.names]))
         compute = logits_of(second, auxiliary.texts, auxiliary.settings)
         lengths = auxiliary.texts.lengths
@@ -271,7 +272,9 @@ class Pass:
 
     def after_epoch(self, epoch: int, losses: dict[str, FloatArray]) -> bool:
         """Add a row to each model's curve; return whether all models need no further epoch."""
-        own = np.mean([loss for name, loss in losses.items() if name != AUXILIARY], axis=0)
+        pause = np.full(len(self.trained), np.nan)  # if the auxiliary task alone learns
+        first = [loss for name, loss in losses.items() if name != AUXILIARY]
+        own = np.mean(first, axis=0) if first else pause
         ended = []
         for k, one in enumerate(self.trained):
             row: Row = {"training": one.name, "epoch": epoch, "loss": float(own[k])}

@@ -169,12 +169,15 @@ class Training:
         if plant is None:
             return (Part(rows if self.settings.repeat > 1 else None),)
         group, groups = self.run.planted_groups, read_plant(plant.planted)
+        has_end = any(each.last_epoch for each in groups)
+        # Clean examples are not to be forgotten, so every stage that ends has all of them.
         return tuple(
             Part(
-                rows[group[rows] == i],
+                rows[(group[rows] == i) | (~is_noisy[rows] & has_end)],
                 each.layers,
                 sublayer=each.part,
                 first_epoch=each.first_epoch,
+                last_epoch=each.last_epoch,
             )
             for i, each in enumerate(groups)
         )

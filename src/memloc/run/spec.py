@@ -124,9 +124,9 @@ class PlantSpec(Settings):
     """
 
     planted: str
-    """Layers from 1, such as 6-7, 2+9, mlp:6-7, or 2-3/9-10@21 for two groups of noisy examples, of
-    which the second is learnt from epoch 21 on. Before them is the kind of the plant, unless it is
-    easy: decoy 6-7."""
+    """Layers from 1, such as 6-7, 2+9, mlp:6-7, or 2-3@1-20/9-10@21-40 for two groups of noisy
+    examples that are learnt in stages. Before them is the kind of the plant, unless it is easy:
+    decoy 6-7."""
     null: bool = False
     """Whether the original labels are learnt, so that there is nothing to memorise."""
     auxiliary: TaskSpec | None = None

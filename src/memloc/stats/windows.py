@@ -17,7 +17,7 @@ SUBLAYERS = ("attention", "mlp")
 
 @dataclass(frozen=True)
 class Group:
-    """Layers and first epoch in which one group of a plant's noisy examples is learnt."""
+    """Layers and epochs in which one group of a plant's noisy examples is learnt."""
 
     layers: tuple[int, ...]
     """The layers, from 0, that it may change."""
@@ -25,10 +25,13 @@ class Group:
     """`attention` or `mlp` if it may change only this part of its layers."""
     first_epoch: int = 1
     """The epoch from which on it is learnt."""
+    last_epoch: int | None = None
+    """The epoch after which it is not seen again; None: it is learnt to the end."""
 
     def __str__(self) -> str:
         part = f"{self.part}:" if self.part else ""
-        epoch = f"@{self.first_epoch}" if self.first_epoch > 1 else ""
+        epoch = f"@{self.first_epoch}" if self.first_epoch > 1 or self.last_epoch else ""
+        epoch += f"-{self.last_epoch}" if self.last_epoch else ""
         return f"{part}{_joined(sorted(set(self.layers)))}{epoch}"
 
 
@@ -185,11 +188,12 @@ def named_plant(text: str) -> str:
 
 
 def read_plant(text: str) -> Groups:
-    """Read the layers, and first epochs, of each group of a plant's noisy examples.
+    """Read the layers and epochs of each group of a plant's noisy examples.
 
     `6-7` is a window; `2+9` are layers 2 and 9; `mlp:6-7` are the MLPs of a window. With
     `2-3/9-10@21`, half of the noisy examples may change layers 2-3, and the other half, from epoch
-    21 on, layers 9-10. A word in front is the kind of the plant.
+    21 on, layers 9-10; with `2-3@1-20/9-10@21-40` the first half is not seen after epoch 20. A word
+    in front is the kind of the plant.
     """
     return tuple(_read_group(group) for group in split_kind(text)[1].split("/"))
 
@@ -200,12 +204,14 @@ def _read_group(text: str) -> Group:
     part = part.strip()
     if colon and part not in SUBLAYERS:
         raise SettingsError(f"{text!r} names no part of a layer: write mlp:6-7 or attention:6-7.")
-    if at and not re.fullmatch(r"\s*[1-9]\d*\s*", epoch):
+    stage = re.fullmatch(r"\s*([1-9]\d*)(?:-(\d+))?\s*", epoch)
+    if at and (stage is None or (stage[2] and int(stage[2]) < int(stage[1]))):
         raise SettingsError(
-            f"{text!r} does not say from which epoch on it is learnt: write 9-10@21."
+            f"{text!r} does not say in which epochs it is learnt: write 9-10@21, or 9-10@21-40."
         )
     found = {layer for window in layers.split("+") for layer in read_window(window)}
-    return Group(tuple(sorted(found)), part, int(epoch) if at else 1)
+    first, last = stage.groups() if stage else ("1", None)
+    return Group(tuple(sorted(found)), part, int(first), int(last) if last else None)
 
 
 def plant_name(groups: Groups) -> str:
@@ -262,10 +268,11 @@ def check_plant(name: str, depth: int, epochs: int | None = None) -> None:
     first = [group.first_epoch for group in groups]
     if min(first) > 1:
         raise SettingsError(f"Nothing of {name} is learnt at first: begin one group with epoch 1.")
-    if epochs is not None and max(first) > epochs:
+    end = max(group.last_epoch or group.first_epoch for group in groups)
+    if epochs is not None and end > epochs:
         raise SettingsError(
-            f"{name} begins with epoch {max(first)}, but training has {counted(epochs, 'epoch')}: "
-            "begin earlier or train longer (control.epochs)."
+            f"{name} needs epoch {end}, but training has {counted(epochs, 'epoch')}: begin and end "
+            "earlier or train longer (control.epochs)."
         )
     if len(layers) == depth and not any(group.part for group in groups):
         raise SettingsError(
