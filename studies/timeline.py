@@ -29,7 +29,6 @@ from memloc.run.folder import Run
 from memloc.run.spec import RunSpec, TaskSpec
 from memloc.run.train import make_run
 from memloc.stats.windows import read_plant
-from memloc.store import paths
 from memloc.store.files import whole_file
 from studies.kept import found_inside
 from studies.pages import DOCS, STORED, put
@@ -43,9 +42,9 @@ TASKS = (
 )
 """Tasks of early donors, with a seed other than 1; the last two hardly generalise."""
 PLANTED = memloc.LoadOptions(depth=5)
-STAGES = ("@1-9", "@13-18")
-"""The epochs in which the groups of a staged plant are learnt, of 20."""
-EPOCHS = 20
+STAGES = ("@4-12", "@16-21")
+"""The epochs in which the groups of a staged plant are learnt, of 23."""
+EPOCHS = 23
 STAGED = tuple(
     f"{one}{STAGES[0]}/{other}{STAGES[1]}"
     for pair in (("1-2", "4-5"), ("1-2", "3-4"), ("2-3", "4-5"))
@@ -92,7 +91,7 @@ def null(model: str, seed: str, folder: Path) -> Row:
     right = replace(task.labels, assigned=task.labels.original, origin="")
     task, spec = replace(task, noise=right), spec.null(spec.settings)
     run = make_run(spec, folder, ["final"], task=task, auxiliary=auxiliary)
-    found = Timeline(epochs=tuple(run.epochs()[::2])).run(run)["summary"]
+    found = Timeline().run(run)["summary"]
     best = early_donor(run)
     return {
         "learnt": run.status.final.clean,  # type: ignore[union-attr]
@@ -152,32 +151,32 @@ def _task(examples: int, name: str = "tiny-topic", rate: float = 0.17, seed: int
 def _found(run: Run) -> Row:
     """Where and when `Timeline` finds each group, against the stage in which it was given.
 
-    `Timeline` is given every second kept epoch. `off` says by how many of these checkpoints the
-    median example of a group is outside its stage, and `map` how far the epoch is by which half of
-    what the planted layers hold was learnt. A share `within` of the examples is in the stage, and a
-    share `chance` of all checkpoints is in it or next to it. Layers are `found` in the shares
-    against the last checkpoint before the median example was learnt.
+    `off` says by how many checkpoints the median example of a group is outside its stage, and `map`
+    how far the epoch is by which half of what the planted layers hold was learnt. A share `within`
+    of the examples is in the stage, and a share `chance` of all checkpoints is in it or next to it.
+    Layers are `found` in the shares against the last checkpoint before the median example was
+    learnt.
     """
     assert run.plant is not None
-    epochs = run.epochs()[1::2]
-    timeline = Timeline(epochs=tuple(epochs), clean_examples=6)
+    timeline = Timeline(clean_examples=6)
     learnt = timeline.run(run)["learnt"].set_index("example")
-    games = [timeline._shares(run, paths.epoch(epoch)) for epoch in epochs]
+    donors = timeline.donors(run)
+    games = [timeline._shares(run, donor) for donor in donors.values()]
     shares = np.stack([game["shares"] for game in games])
     place = {row: number for number, row in enumerate(games[0]["rows"].tolist())}
-    ends = np.array([*epochs, EPOCHS])
+    ends = np.array([*donors, EPOCHS])
     when = pd.Series(np.searchsorted(ends, learnt["epoch"]), index=learnt.index)
-    row: Row = {"checkpoints": len(epochs)}
+    row: Row = {"checkpoints": len(donors)}
     for number, group in enumerate(read_plant(run.plant.planted), 1):
         rows = run.noisy_rows[run.planted_groups[run.noisy_rows] == number - 1]
         rows = np.array([each for each in rows if each in learnt.index])
         held = shares[:, [place[each] for each in rows]].mean(1)  # (epochs, layers)
         own, median = [*group.layers], int(np.median(when[rows]))
         ahead = held[:, own].sum(1) < held[0, own].sum() / 2
-        half = ahead.argmax() if ahead.any() else len(epochs)
+        half = ahead.argmax() if ahead.any() else len(donors)
         first, last = np.searchsorted(ends, [group.first_epoch, group.last_epoch or EPOCHS])
         weights = held[max(0, median - 1)].clip(min=0)
-        near = min(last + 1, len(epochs)) - max(first - 1, 0) + 1
+        near = min(last + 1, len(donors)) - max(first - 1, 0) + 1
         row |= {
             f"epoch_{number}": float(ends[median]),
             f"off_{number}": _outside(median, first, last),
@@ -186,7 +185,6 @@ def _found(run: Run) -> Row:
             f"chance_{number}": near / len(ends),
             f"found_{number}": len({*np.argsort(-weights)[: len(own)]} & {*own}),
             f"mass_{number}": weights[own].sum() / weights.sum(),
-            f"first_mass_{number}": held[0, own].clip(min=0).sum() / held[0].clip(min=0).sum(),
         }
     return row
 

@@ -265,7 +265,6 @@ def test_what_is_no_plant_is_refused(text):
         ("1-6/7-12", "12 of 12 layers"),
         ("2-3/3-4", "share a layer"),
         ("mlp:12-13", "outside the model"),
-        ("2-3@5", "begin one group with epoch 1"),
         ("2-3@1-21", "needs epoch 21, but training has 20 epochs"),
         ("2-3/9-10@21", "needs epoch 21, but training has 20 epochs"),
     ],

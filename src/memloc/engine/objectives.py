@@ -67,7 +67,7 @@ def planted_objectives(
 ) -> Iterator[list[Objective]]:
     """While active, two tasks learn on one body: the first in some layers, the other everywhere.
 
-    Parts of the first task that begin later leave its head as it is.
+    Parts of the first task that begin later than others leave its head as it is.
 
     Args:
         stacks: The models of both tasks.
@@ -83,8 +83,9 @@ def planted_objectives(
         groups = _split_blocks(stacks[0], groups)
     both = nn.ModuleList([stack.model for stack in stacks])
     head = [HEAD, *([AFTER] if pooler_and_norm else [])]
+    begin = min(part.first_epoch for part, _ in planted)
     learners = [
-        (make, [*(head if part.first_epoch == 1 else []), *_blocks_of(part, groups)])
+        (make, [*(head if part.first_epoch == begin else []), *_blocks_of(part, groups)])
         for part, make in planted
     ]
     others = [name for name in groups if name != HEAD and (embeddings or name != EMBEDDINGS)]

@@ -50,7 +50,8 @@ def plant(  # noqa: PLR0913 - one argument for each thing that people vary
         layers: Layers from 1, such as `6-7` or `2+9`; `mlp:6-7` or `attention:6-7` for a part of
             each layer; `2-3/9-10` for two groups of noisy examples, `2-3/9-10@21` if the second is
             learnt from epoch 21 on, and `2-3@1-20/9-10@21-40` if the first then ends. Groups that
-            begin later leave the head as it is, and stages that end share all clean examples.
+            begin later than others leave the head as it is, and stages that end share all clean
+            examples.
         auxiliary: The task that changes all layers; by default the preset's, and in a task of
             texts always its ordinary texts.
         seed: Seed of the order of the data, the initial head and dropout; by default the preset's.

@@ -265,9 +265,6 @@ def check_plant(name: str, depth: int, epochs: int | None = None) -> None:
     """
     groups, layers = read_plant(name), planted_layers(name)
     check_inside(layers, name, depth)
-    first = [group.first_epoch for group in groups]
-    if min(first) > 1:
-        raise SettingsError(f"Nothing of {name} is learnt at first: begin one group with epoch 1.")
     end = max(group.last_epoch or group.first_epoch for group in groups)
     if epochs is not None and end > epochs:
         raise SettingsError(
