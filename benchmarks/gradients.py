@@ -59,7 +59,7 @@ def measure(hidden: int, examples: int, repeats: int) -> Measured:
 
 def _memloc(memorised: Stack, frozen: Stack, encoded: Encoded, labels: IntArray) -> FloatArray:
     settings = Gradients(interval_groups=0)
-    data = forgetting.Data(encoded, labels, settings)
+    data = forgetting.LabelledTexts(encoded, labels, settings)
     noisy, clean = np.array_split(np.arange(len(labels)), 2)
     norms, yardstick = (
         forgetting.measure(stack, data, [(noisy, clean)])[0] for stack in (memorised, frozen)

@@ -11,9 +11,9 @@ from memloc.arrays import FloatArray, IntArray, Vectors
 from memloc.methods.probes import (
     Target,
     epoch_dropout,
-    epoch_order,
     f1_scores,
     initial_weights,
+    probe_order,
     split_rows,
     train_probes,
 )
@@ -94,7 +94,7 @@ def _probe(vectors: Any, target: Target, settings: ProbeSettings, seed: int) -> 
     x, y = torch.tensor(vectors), torch.tensor(target.labels)
     best, kept = 0.0, None  # all 0: the last epoch
     for epoch in range(1, settings.epochs + 1):
-        order = train[epoch_order(len(train), seed, epoch)]
+        order = train[probe_order(len(train), seed, epoch)]
         # Drawn beforehand, so that both ways drop the same inputs.
         factors = torch.from_numpy(
             epoch_dropout(len(train), x.shape[1], settings.dropout, seed, epoch)

@@ -229,12 +229,12 @@ def _help_of(param: Any) -> str:
 
 def settings(groups: Sequence[str]) -> str:
     """Return the settings of these groups, with the presets in which they differ."""
-    from memloc.methods.protocol import describe, preset
+    from memloc.methods.protocol import preset, preset_rows
     from memloc.protocol import PRESETS, readable
 
     paper, *others = map(preset, PRESETS)
     found: dict[str, list[str]] = {}
-    for row in describe(paper.preset):
+    for row in preset_rows(paper.preset):
         group, _, leaf = row["setting"].partition(".")
         values = {other.preset: readable(other.flat()[row["setting"]]) for other in others}
         differ = [f"; {p}: {v}" for p, v in values.items() if v != row["value"]]

@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 
 from memloc.errors import lookup
-from memloc.stats.depth import Rule, first_layer, last_crossing
+from memloc.stats.depth import Rule, first_true, last_crossing
 
 Which: TypeAlias = Literal["first", "last", "sure"]
 
 RULES: dict[str, tuple[str, Rule]] = {
-    "first": ("mean", first_layer),
+    "first": ("mean", first_true),
     "last": ("mean", last_crossing),
-    "sure": ("mean_high", first_layer),
+    "sure": ("mean_high", first_true),
 }
 """What has to be below one half, and which of the layers where it is counts."""
 KEY = ["task", "category", "model", "seed", "variant"]

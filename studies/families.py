@@ -194,9 +194,9 @@ def try_family(family: str, kind: str = CLASSIFIER) -> Outcome:
     from memloc.errors import MemlocError
     from memloc.model.check import check_model
     from memloc.model.checkpoints import load_checkpoint
-    from memloc.model.load import quiet
+    from memloc.model.load import quiet_loading
 
-    with tempfile.TemporaryDirectory() as home, quiet():
+    with tempfile.TemporaryDirectory() as home, quiet_loading():
         folders = [Path(home, family, name) for name in ("one", "two")]
         try:
             for seed, folder in enumerate(folders):

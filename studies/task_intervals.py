@@ -14,7 +14,7 @@ from scipy import stats
 from memloc.arrays import FloatArray
 from memloc.reporting.tables import markdown
 from memloc.seeds import generator
-from memloc.stats.agreement import COEFFICIENTS, Kind, correlation
+from memloc.stats.agreement import COEFFICIENTS, Coefficient, correlation
 from memloc.stats.intervals import t_ends
 from studies.pages import DOCS, put
 
@@ -35,7 +35,11 @@ Ends = tuple[float, float]
 def main() -> None:
     """Write the table of coverages into the page."""
     rows = [mean_row(shape, n) for shape in ERRORS for n in TASKS]
-    designs: tuple[tuple[Kind, int], ...] = (("spearman", 1), ("spearman", 4), ("pearson", 1))
+    designs: tuple[tuple[Coefficient, int], ...] = (
+        ("spearman", 1),
+        ("spearman", 4),
+        ("pearson", 1),
+    )
     for kind, models in designs:
         rows += [rho_row(shape, n, kind, models) for shape in ERRORS for n in TASKS]
     put("coverage", markdown(pd.DataFrame(rows)), PAGE)
@@ -54,7 +58,7 @@ def mean_row(shape: str, n: int) -> dict[str, str]:
     return _row("mean", shape, n, pd.DataFrame(held).mean())
 
 
-def rho_row(shape: str, n: int, kind: Kind, models: int) -> dict[str, str]:
+def rho_row(shape: str, n: int, kind: Coefficient, models: int) -> dict[str, str]:
     """The lowest coverage over SLOPES of the intervals of a coefficient over `n` tasks."""
     found = [rho_coverage(shape, n, kind, models, slope) for slope in SLOPES]
     name = {"spearman": "Spearman's ρ", "pearson": "Pearson's r"}[kind]
@@ -62,7 +66,9 @@ def rho_row(shape: str, n: int, kind: Kind, models: int) -> dict[str, str]:
     return _row(what, shape, n, pd.DataFrame(found).min())
 
 
-def rho_coverage(shape: str, n: int, kind: Kind, models: int, slope: float) -> "pd.Series[float]":
+def rho_coverage(
+    shape: str, n: int, kind: Coefficient, models: int, slope: float
+) -> "pd.Series[float]":
     """Coverage of the intervals of a coefficient, by the name of the interval."""
     rng = generator(n, "coefficients", shape, kind, str(models), str(slope))
     true = COEFFICIENTS[kind](*_pairs(rng, shape, LARGE, models, slope)).statistic
@@ -105,7 +111,7 @@ def _pairs(
     return (x + own[0]).ravel(), (y + own[1]).ravel()
 
 
-def _coefficients(x: FloatArray, y: FloatArray, places: object, kind: Kind) -> FloatArray:
+def _coefficients(x: FloatArray, y: FloatArray, places: object, kind: Coefficient) -> FloatArray:
     """Coefficients of the pairs at each row of `places`; NaN where a side is constant."""
     one, other = x[np.array(places)], y[np.array(places)]
     if kind == "spearman":

@@ -8,11 +8,11 @@ import pytest
 
 from memloc import progress
 from memloc.progress import (
-    bars,
     hidden,
     request,
     requested,
     say,
+    showing_bars,
     track,
     visible,
 )
@@ -26,7 +26,7 @@ def test_a_library_is_silent(capsys):
 
 def test_bars_go_to_stderr_and_end_with_the_block(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with bars(), track("work", 4) as advance:
+    with showing_bars(), track("work", 4) as advance:
         advance(4)
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -38,7 +38,7 @@ def test_bars_go_to_stderr_and_end_with_the_block(capsys, monkeypatch):
 def test_bars_end_after_an_error(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     try:
-        with bars(), track("work", 4):
+        with showing_bars(), track("work", 4):
             raise RuntimeError("stop")
     except RuntimeError:
         capsys.readouterr()
@@ -47,7 +47,7 @@ def test_bars_end_after_an_error(capsys, monkeypatch):
 
 def test_nothing_tracked_shows_nothing(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with bars():
+    with showing_bars():
         pass
     assert capsys.readouterr() == ("", "")
 
@@ -55,7 +55,7 @@ def test_nothing_tracked_shows_nothing(capsys, monkeypatch):
 def test_a_log_has_plain_lines_with_the_time_left(capsys, monkeypatch):
     now = 100.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    with bars(), track("work", 500) as advance:
+    with showing_bars(), track("work", 500) as advance:
         advance(100)  # from before
         for _ in range(100):
             now += 1.0
@@ -72,7 +72,7 @@ def test_a_log_has_plain_lines_with_the_time_left(capsys, monkeypatch):
 
 
 def test_work_that_failed_is_not_called_done(capsys):
-    with pytest.raises(RuntimeError), bars(), track("work", 4):
+    with pytest.raises(RuntimeError), showing_bars(), track("work", 4):
         raise RuntimeError("stop")
     shown = capsys.readouterr().err
     assert "begins" in shown
@@ -80,7 +80,7 @@ def test_work_that_failed_is_not_called_done(capsys):
 
 
 def test_work_can_be_hidden(capsys):
-    with bars():
+    with showing_bars():
         with hidden(), track("inner", 4) as advance:
             advance(4)
         assert capsys.readouterr() == ("", "")
@@ -135,7 +135,7 @@ def test_a_terminal_obeys_nothing_that_is_printed(capsys):
 
 def test_labels_of_bars_are_no_markup(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with bars(), track("[/foo] [red]a[/red] \x1b[2J", 1) as advance:
+    with showing_bars(), track("[/foo] [red]a[/red] \x1b[2J", 1) as advance:
         advance(1)
     assert "[/foo] [red]a[/red] \\u001b[2J" in capsys.readouterr().err
 
@@ -150,7 +150,7 @@ def test_a_notebook_gets_a_bar_that_is_redrawn(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython", shell)
     monkeypatch.setitem(sys.modules, "IPython.display", fake)
     monkeypatch.setattr(progress, "REDRAWN", 0.0)
-    with progress.bars(), progress.track("<work>", 4) as advance:
+    with progress.showing_bars(), progress.track("<work>", 4) as advance:
         advance(1)
         advance(3)
     assert "max='4'" in drawn[0]

@@ -9,7 +9,7 @@ import pytest
 import memloc
 from memloc.errors import SettingsError, UnknownName
 from memloc.methods.gradients import Gradients
-from memloc.methods.protocol import compare, describe, preset
+from memloc.methods.protocol import compare, preset, preset_rows
 from memloc.protocol import PRESETS, RunSettings, readable, settings_of_run
 
 PROBES = {
@@ -296,7 +296,7 @@ def test_a_value_out_of_range_is_refused_in_one_sentence(name, value):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_setting_has_a_source_and_a_meaning(name):
-    rows = describe(name)
+    rows = preset_rows(name)
     assert [row["setting"] for row in rows] == list(PAPER)
     for row in rows:
         assert row["source"].startswith(("paper, ", "published code", "our choice")), row
@@ -305,13 +305,13 @@ def test_every_setting_has_a_source_and_a_meaning(name):
 
 
 def test_sources_say_who_decided():
-    by_name = {row["setting"]: row["source"] for row in describe("reference")}
+    by_name = {row["setting"]: row["source"] for row in preset_rows("reference")}
     assert by_name["gradients.objective"] == "published code"
     assert by_name["noise.rate"] == "paper, §3; per class, rounded down: published code"
-    paper = {row["setting"]: row["source"] for row in describe("paper")}
+    paper = {row["setting"]: row["source"] for row in preset_rows("paper")}
     assert (paper["finetune.clip"], paper["finetune.clip_over"]) == ("published code", "our choice")
     assert paper["swapping.normalise"] == "paper, §3.1"
-    demo = {row["setting"]: row["source"] for row in describe("demo")}
+    demo = {row["setting"]: row["source"] for row in preset_rows("demo")}
     assert demo["finetune.epochs"] == "our choice"
 
 

@@ -25,7 +25,7 @@ _HOMES = {
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - written once, in `__init__.pyi`
 
 
-display.Plotted.drawn_by = staticmethod(verbs.draw)
+display.Plotted.drawn_by = staticmethod(verbs.chart)
 
 
 def __getattr__(name: str) -> Any:
@@ -35,7 +35,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'memloc' has no attribute {name!r}")
     found = getattr(importlib.import_module(_HOMES[name]), name)
-    return verbs.visible(found) if name in verbs.WORK else found
+    return verbs.with_progress(found) if name in verbs.WORK else found
 
 
 def __dir__() -> list[str]:

@@ -82,9 +82,9 @@ def is_quiet() -> bool:
 
 
 @contextmanager
-def shown() -> Iterator[None]:
+def shown_work() -> Iterator[None]:
     """While active, work called from Python shows bars and notes on stderr or in the notebook."""
-    with bars(), telling(lambda sentence: say(sentence, sys.stderr)):
+    with showing_bars(), telling(lambda sentence: say(sentence, sys.stderr)):
         yield
 
 
@@ -137,7 +137,7 @@ def requested(words: Sequence[str]) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def bars() -> Iterator[None]:
+def showing_bars() -> Iterator[None]:
     """While active, tracked work shows as bars with time left, in a log as lines on stderr."""
     if in_notebook():
         with during(_shown, notebook_bar):

@@ -16,7 +16,7 @@ WORK = {
 
 
 @cache
-def visible(function: Callable[..., Any]) -> Callable[..., Any]:
+def with_progress(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function with progress and an estimate, unless memloc is quiet.
 
     Commands and studies show progress in their own way and call the function as it is.
@@ -27,7 +27,7 @@ def visible(function: Callable[..., Any]) -> Callable[..., Any]:
         if progress.is_quiet():
             return function(*args, **kwargs)
         work = WORK[function.__name__]
-        with progress.shown(), progress.announcing(work, partial(_tell, work)):
+        with progress.shown_work(), progress.announcing(work, partial(_tell, work)):
             return function(*args, **kwargs)
 
     return shown
@@ -41,7 +41,7 @@ def _tell(work: str, *facts: Any) -> None:
     TELL[work](*where, *facts)
 
 
-def draw(shown: Any) -> Any:
+def chart(shown: Any) -> Any:
     """Return the chart of a run or of results, as the report draws it."""
     from memloc.reporting.charts import chart_of
 

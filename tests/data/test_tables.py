@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from memloc.data.tables import (
     GUARDED,
     labels_of,
-    read_columns,
+    read_values,
     sorted_labels,
     texts_of,
     write_csv,
@@ -38,13 +38,13 @@ def write(path, frame):
 def test_every_kind_of_file_gives_back_the_very_same_texts(tmp_path, suffix):
     frame = pd.DataFrame({"id": range(len(TEXTS)), "text": TEXTS, "label": LABELS})
     path = write(tmp_path / f"mine{suffix}", frame)
-    assert read_columns(path, ["text", "label"]) == {"text": TEXTS, "label": LABELS}
+    assert read_values(path, ["text", "label"]) == {"text": TEXTS, "label": LABELS}
 
 
 def test_suffixes_may_be_written_in_capitals(tmp_path):
     path = tmp_path / "MINE.CSV"
     path.write_text("text\na\n", encoding="utf-8")
-    assert read_columns(path, ["text"]) == {"text": ["a"]}
+    assert read_values(path, ["text"]) == {"text": ["a"]}
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
@@ -52,36 +52,36 @@ def test_a_byte_order_mark_is_not_part_of_the_first_column(tmp_path, suffix):
     content = "text\na\n" if suffix == ".csv" else '{"text": "a"}\n'
     path = tmp_path / f"mine{suffix}"
     path.write_bytes(b"\xef\xbb\xbf" + content.encode())
-    assert read_columns(path, ["text"]) == {"text": ["a"]}
+    assert read_values(path, ["text"]) == {"text": ["a"]}
 
 
 def test_what_a_row_lacks_is_none(tmp_path):
     path = tmp_path / "mine.jsonl"
     path.write_text('{"a": 1}\n\n{"b": null}\n{"a": NaN, "b": "x"}\n', encoding="utf-8")
-    assert read_columns(path, ["a", "b"]) == {"a": [1, None, None], "b": [None, None, "x"]}
+    assert read_values(path, ["a", "b"]) == {"a": [1, None, None], "b": [None, None, "x"]}
 
 
 def test_numbers_in_parquet_stay_numbers(tmp_path):
     path = write(tmp_path / "mine.parquet", pd.DataFrame({"label": [2, 10]}))
-    assert read_columns(path, ["label"]) == {"label": [2, 10]}
+    assert read_values(path, ["label"]) == {"label": [2, 10]}
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"mine\.csv is not there"):
-        read_columns(tmp_path / "mine.csv", ["text"])
+        read_values(tmp_path / "mine.csv", ["text"])
 
 
 @pytest.mark.parametrize("name", ["mine.xlsx", "mine", "mine.parquet.gz", "mine.json"])
 def test_an_unknown_suffix_is_refused_with_the_known_ones(tmp_path, name):
     (tmp_path / name).write_text("text", encoding="utf-8")
     with pytest.raises(DataError, match=r"\.csv, \.tsv, \.jsonl"):
-        read_columns(tmp_path / name, ["text"])
+        read_values(tmp_path / name, ["text"])
 
 
 def test_a_missing_column_is_refused_with_the_nearest_and_all_others(tmp_path):
     path = write(tmp_path / "mine.csv", pd.DataFrame({"sentence": ["a"], "label": ["b"]}))
     with pytest.raises(DataError) as caught:
-        read_columns(path, ["sentense"])
+        read_values(path, ["sentense"])
     assert str(caught.value) == (
         f"{path} has no column 'sentense'. Did you mean 'sentence'? It has: sentence, label."
     )
@@ -110,7 +110,7 @@ def test_a_missing_column_is_refused_with_the_nearest_and_all_others(tmp_path):
 def test_an_unreadable_file_is_refused_in_one_sentence(tmp_path, name, content, reason):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=rf"could not be read \(.*({reason}).*\): check") as caught:
-        read_columns(tmp_path / name, ["text"])
+        read_values(tmp_path / name, ["text"])
     assert "\n" not in str(caught.value)
 
 
@@ -118,13 +118,13 @@ def test_an_unreadable_file_is_refused_in_one_sentence(tmp_path, name, content, 
 def test_a_file_without_rows_is_refused(tmp_path, suffix):
     path = write(tmp_path / f"mine{suffix}", pd.DataFrame({"text": []}))
     with pytest.raises(DataError, match="has columns but no rows"):
-        read_columns(path, ["text"])
+        read_values(path, ["text"])
 
 
 def test_a_folder_is_not_a_file(tmp_path):
     (tmp_path / "mine.csv").mkdir()
     with pytest.raises(DataError, match="is not there"):
-        read_columns(tmp_path / "mine.csv", ["text"])
+        read_values(tmp_path / "mine.csv", ["text"])
 
 
 def test_empty_texts_are_counted_and_the_first_is_named():
@@ -165,7 +165,7 @@ def test_integer_labels_are_sorted_as_numbers_and_others_as_words():
 def test_any_json_text_comes_back_as_it_was(tmp_path_factory, texts):
     path = tmp_path_factory.mktemp("json") / "mine.jsonl"
     path.write_text("".join(json.dumps({"t": t}) + "\n" for t in texts), encoding="utf-8")
-    assert read_columns(path, ["t"]) == {"t": texts}
+    assert read_values(path, ["t"]) == {"t": texts}
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv"])
@@ -174,18 +174,18 @@ def test_fields_may_be_separated_in_any_usual_way(tmp_path, suffix, separator):
     frame = pd.DataFrame({"text": TEXTS, "label": LABELS, "a,b": LABELS})
     path = tmp_path / f"mine{suffix}"
     frame.to_csv(path, sep=separator, index=False)
-    assert read_columns(path, ["text", "label"]) == {"text": TEXTS, "label": LABELS}
+    assert read_values(path, ["text", "label"]) == {"text": TEXTS, "label": LABELS}
 
 
 def test_commas_in_a_file_with_semicolons_need_no_quotes(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text("text;label\nyes, well;1\nno\t|;0\n", encoding="utf-8")
-    assert read_columns(path, ["text", "label"]) == {
+    assert read_values(path, ["text", "label"]) == {
         "text": ["yes, well", "no\t|"],
         "label": ["1", "0"],
     }
     with pytest.raises(DataError, match=r"no column 'txt'\. Did you mean 'text'\? It has: text, l"):
-        read_columns(path, ["txt"])
+        read_values(path, ["txt"])
 
 
 def duplicate_parquet(path):
@@ -201,15 +201,15 @@ def test_a_column_that_is_there_twice_is_refused_where_it_is_asked_for(tmp_path,
     else:
         path.write_text("text,label,label\na,1,2\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"2 columns called 'label'"):
-        read_columns(path, ["text", "label"])
-    assert read_columns(path, ["text"]) == {"text": ["a"]}
+        read_values(path, ["text", "label"])
+    assert read_values(path, ["text"]) == {"text": ["a"]}
 
 
 def test_a_key_that_is_there_twice_is_refused_with_its_line(tmp_path):
     path = tmp_path / "mine.jsonl"
     path.write_text('{"a": 1}\n{"a": 1, "a": 2}\n', encoding="utf-8")
     with pytest.raises(DataError, match=r"line 2: the key 'a'"):
-        read_columns(path, ["a"])
+        read_values(path, ["a"])
 
 
 @pytest.mark.parametrize("name", ["mine.csv", "mine.tsv.gz", "mine.jsonl"])
@@ -217,7 +217,7 @@ def test_files_in_utf_16_with_a_mark_are_read(tmp_path, name):
     text = '{"text": "olé", "label": "1"}\n' if "json" in name else "text,label\nolé,1\n"
     raw = text.encode("utf-16")
     (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith("gz") else raw)
-    found = read_columns(tmp_path / name, ["text", "label"])
+    found = read_values(tmp_path / name, ["text", "label"])
     assert found == {"text": ["olé"], "label": ["1"]}
 
 
@@ -226,7 +226,7 @@ def test_other_encodings_are_refused_as_such(tmp_path, encoding):
     path = tmp_path / "mine.csv"
     path.write_bytes("text,label\nolé,1\n".encode(encoding))
     with pytest.raises(DataError, match="UTF-8"):
-        read_columns(path, ["text"])
+        read_values(path, ["text"])
 
 
 @pytest.mark.parametrize("content", ["", "\n \n"])
@@ -235,14 +235,14 @@ def test_an_empty_file_is_called_empty(tmp_path, suffix, content):
     path = tmp_path / f"mine{suffix}"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match="is empty"):
-        read_columns(path, ["text"])
+        read_values(path, ["text"])
 
 
 def test_a_separator_in_a_text_without_quotes_is_not_called_a_wrong_encoding(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text("text,label\na,b\nyes, well,e\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"line 3, saw 3.* quotes"):
-        read_columns(path, ["text"])
+        read_values(path, ["text"])
 
 
 def test_labels_may_have_spaces_around_them_and_be_written_as_floats():
@@ -268,16 +268,16 @@ def test_a_spreadsheet_can_run_nothing_that_is_written_and_all_is_read_back(tmp_
     assert all(cell.startswith("'") for cell in [*cells["text"][: len(FORMULAS)], *cells["label"]])
     assert cells["text"][len(FORMULAS) :].tolist() == HARMLESS
     assert set(cells[GUARDED]) == {"yes"}
-    assert read_columns(path, ["text"]) == {"text": [*FORMULAS, *HARMLESS]}
-    assert set(read_columns(path, ["label"])["label"]) == {"=a"}
+    assert read_values(path, ["text"]) == {"text": [*FORMULAS, *HARMLESS]}
+    assert set(read_values(path, ["label"])["label"]) == {"=a"}
 
 
 def test_without_such_texts_there_is_no_mark_and_apostrophes_of_others_stay(tmp_path):
     write_csv(tmp_path / "x.csv", pd.DataFrame({"text": HARMLESS}))
     assert GUARDED not in pd.read_csv(tmp_path / "x.csv").columns
-    assert read_columns(tmp_path / "x.csv", ["text"]) == {"text": HARMLESS}
+    assert read_values(tmp_path / "x.csv", ["text"]) == {"text": HARMLESS}
     (tmp_path / "y.csv").write_text("text\n'=1\n", encoding="utf-8")
-    assert read_columns(tmp_path / "y.csv", ["text"]) == {"text": ["'=1"]}
+    assert read_values(tmp_path / "y.csv", ["text"]) == {"text": ["'=1"]}
 
 
 LETTERS = st.characters(codec="utf-8", exclude_characters="\0")
@@ -288,7 +288,7 @@ LETTERS = st.characters(codec="utf-8", exclude_characters="\0")
 def test_whatever_is_written_is_read_back(tmp_path_factory, texts):
     path = tmp_path_factory.mktemp("written") / "x.csv"
     write_csv(path, pd.DataFrame({"n": range(len(texts)), "text": texts}))
-    assert read_columns(path, ["text"])["text"] == texts
+    assert read_values(path, ["text"])["text"] == texts
 
 
 @pytest.mark.parametrize("read", [texts_of, labels_of])
@@ -296,7 +296,7 @@ def test_half_a_character_is_refused(tmp_path, read):
     path = tmp_path / "x.jsonl"
     path.write_text('{"text": "fine"}\n{"text": "half \\ud800"}\n', encoding="utf-8")
     with pytest.raises(DataError, match=r"half a character .* in row 2 "):
-        read(path, "text", read_columns(path, ["text"])["text"])
+        read(path, "text", read_values(path, ["text"])["text"])
 
 
 @pytest.mark.parametrize("name", ["mine.csv.gz", "mine.jsonl.gz", "mine.parquet"])
@@ -312,9 +312,9 @@ def test_what_a_file_unpacks_to_has_a_bound_that_can_be_raised(tmp_path, monkeyp
     assert path.stat().st_size < 50_000
     monkeypatch.setenv("MEMLOC_UNPACK_GB", "0.0001")
     with pytest.raises(DataError, match=r"unpacks to more than 0.0001 GB.*MEMLOC_UNPACK_GB=8"):
-        read_columns(path, ["text"])
+        read_values(path, ["text"])
     monkeypatch.setenv("MEMLOC_UNPACK_GB", "0.001")
-    assert len(read_columns(path, ["text"])["text"]) == 40
+    assert len(read_values(path, ["text"])["text"]) == 40
     monkeypatch.setenv("MEMLOC_UNPACK_GB", "much")
     with pytest.raises(SettingsError, match="a number of gigabytes is needed"):
-        read_columns(path, ["text"])
+        read_values(path, ["text"])

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from memloc.engine.gathering import (
-    Rows,
+    Gathered,
     clear_gradients,
     clip_gradients,
     gathered,
@@ -128,4 +128,4 @@ def test_large_parameters_of_several_members_are_rows_as_well(monkeypatch):
     monkeypatch.setattr("memloc.engine.gathering.SMALL", 3)
     (one,) = members_of(1.0)
     with gathered([{"one": one}]) as (group,):
-        assert isinstance(group["one"], Rows)
+        assert isinstance(group["one"], Gathered)

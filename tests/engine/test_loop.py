@@ -12,8 +12,8 @@ from memloc.data.encode import encode
 from memloc.engine import loop as finetune
 from memloc.engine.loop import (
     Objective,
-    epoch_order,
     out_of_memory_explained,
+    shuffled_rows,
     train_epoch,
 )
 from memloc.engine.objectives import counted_groups, learning, learning_groups
@@ -327,7 +327,7 @@ def test_one_objective_among_two_moves_as_if_it_were_alone(load, task):
 
 def test_an_epoch_mixes_the_batches_of_two_objectives(load, task):
     with two_objectives(load, task, (0,), (1,)) as (_, objectives, _named):
-        order = epoch_order(objectives, [1], 1)
+        order = shuffled_rows(objectives, [1], 1)
         assert sorted({index for index, _ in order}) == [0, 1]
         indices = [index for index, _ in order]
         assert indices != sorted(indices)
@@ -345,12 +345,12 @@ def rows_of(order):
 
 def test_the_order_depends_on_seed_and_epoch_and_not_on_labels_or_name(load, task):
     with one_objective(load, task) as (_, objective):
-        first = rows_of(epoch_order([objective], [1], 1))
+        first = rows_of(shuffled_rows([objective], [1], 1))
         objective.labels = 1 - objective.labels
         objective.name = "original"
-        assert rows_of(epoch_order([objective], [1], 1)) == first
-        assert rows_of(epoch_order([objective], [1], 2)) != first
-        assert rows_of(epoch_order([objective], [2], 1)) != first
+        assert rows_of(shuffled_rows([objective], [1], 1)) == first
+        assert rows_of(shuffled_rows([objective], [1], 2)) != first
+        assert rows_of(shuffled_rows([objective], [2], 1)) != first
         assert sorted(chain(*first)) == list(range(28))
         assert [len(rows) for rows in first] == [8, 8, 8, 4]
 
@@ -360,9 +360,9 @@ def test_length_grouped_batches_pad_less_and_hold_everything(load, task):
         return sum(int(lengths[r].max() * r.size - lengths[r].sum()) for _, r in order)
 
     with one_objective(load, task) as (_, objective):
-        plain = epoch_order([objective], [1], 1)
+        plain = shuffled_rows([objective], [1], 1)
         objective.settings = SETTINGS.replace({"length_grouped": True})
-        grouped = epoch_order([objective], [1], 1)
+        grouped = shuffled_rows([objective], [1], 1)
         assert sorted(chain(*rows_of(grouped))) == list(range(28))
         assert padding(grouped, objective.lengths) < padding(plain, objective.lengths) / 2
 

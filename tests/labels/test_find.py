@@ -10,7 +10,7 @@ import pytest
 import memloc
 from fixtures.forked import ended, forked
 from fixtures.tasks import FAST, make_task
-from memloc.data.tables import read_columns
+from memloc.data.tables import read_values
 from memloc.data.task import Examples
 from memloc.engine import passes
 from memloc.engine.fit import ONE_BY_ONE
@@ -134,7 +134,7 @@ def test_the_file_to_correct_gives_back_every_text_and_label(tmp_path, model, mi
     with pytest.warns(MemlocWarning, match="none of them"):
         found = look(model, tmp_path / "found", tmp_path / "odd.parquet")
     written = tmp_path / "found/suspects.csv"
-    again = read_columns(written, ["row", "text", "label", "corrected"])
+    again = read_values(written, ["row", "text", "label", "corrected"])
     rows = [int(row) - 1 for row in again["row"]]
     assert again["text"] == table["review"][rows].tolist() == found.table["text"].tolist()
     assert again["label"] == table["stars"][rows].tolist()

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from fixtures.mixtures import logits_of, mixed, plain_logits
 from memloc.data.encode import encode
 from memloc.data.sources import load_task
-from memloc.methods.forgetting import Data, measure
+from memloc.methods.forgetting import LabelledTexts, measure
 from memloc.methods.gradients import Gradients
 from memloc.methods.mixtures import Mixtures, Outcome
 from memloc.methods.swapping import window_subsets
@@ -55,7 +55,7 @@ def test_swapping_gives_the_logits_of_mixed_models(pair):
 def test_batched_gradients_are_sums_over_single_examples(pair):
     final, _, texts = pair
     labels = torch.tensor([0, 1, 1, 0, 1, 0])
-    data = Data(texts, labels.numpy(), Gradients())
+    data = LabelledTexts(texts, labels.numpy(), Gradients())
     noisy, clean = ROWS[:3], ROWS[3:]
     norms, _ = measure(Stack(final), data, [(noisy, clean)])
     model = copy.deepcopy(final)

@@ -12,7 +12,7 @@ from fixtures.models import PAPER_FAMILIES
 from fixtures.runs import DEPTH, make_classifier, one_at_a_time, random_run
 from memloc.methods import forgetting
 from memloc.methods.forgetting import (
-    Data,
+    LabelledTexts,
     cheapest_batches,
     end_to_end,
     mean_gradient,
@@ -26,7 +26,7 @@ def measured(run, weights="memorised", loaded=None, **settings):
     method = Gradients(**settings)
     loaded = loaded or run.load(weights)
     groups, _ = method.groups(run, loaded.stack)
-    data = Data(run.encode(loaded), run.noisy.assigned, method)
+    data = LabelledTexts(run.encode(loaded), run.noisy.assigned, method)
     return measure(loaded.stack, data, groups)
 
 
@@ -154,7 +154,7 @@ def test_texts_of_one_length_are_not_mixed_up(tmp_path):
     run = random_run(tmp_path)
     loaded = run.load("memorised")
     encoded, method = run.encode(loaded), Gradients()
-    data = Data(encoded, run.noisy.assigned, method)
+    data = LabelledTexts(encoded, run.noisy.assigned, method)
     length = np.bincount(encoded.lengths).argmax()
     same = np.flatnonzero(encoded.lengths == length)[:3]
     with torch.no_grad():

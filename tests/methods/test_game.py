@@ -54,7 +54,7 @@ def test_both_games_lose_the_labels_that_really_mixed_models_lose(tmp_path, fami
     for units in ("layers", "sublayers", OWN):
         named = list(find_units(final.stack, units).values())
         shares, swapping = (game(units=units, donor=donor).play(run) for game in (Shares, Swapping))
-        windows = swapping.plan.listed
+        windows = swapping.design.listed
         for place in (1, len(windows) // 2, len(windows) - 1):
             names = {name for unit in units_of(windows[place]) for name in named[unit]}
             logits = plain_logits(really_mixed(final, other, names), encoded).numpy()

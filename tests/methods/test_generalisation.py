@@ -16,9 +16,9 @@ from memloc.methods.halves import (
     Half,
     examples_table,
     generalised,
-    half_of,
     pool_of,
     summary,
+    trained_half,
     validation_score,
 )
 from memloc.progress import telling
@@ -96,15 +96,15 @@ def test_what_no_model_held_out_does_not_count():
 
 @pytest.mark.parametrize(("n", "size"), [(2, 1), (3, 2), (60, 30), (61, 30)])
 def test_a_half_is_random_and_its_own(n, size):
-    rows = half_of(n, 0.5, seed=1, model=1)
+    rows = trained_half(n, 0.5, seed=1, model=1)
     assert len(set(rows.tolist())) == size
-    np.testing.assert_array_equal(rows, half_of(n, 0.5, seed=1, model=1))
-    others = {tuple(half_of(n, 0.5, seed, model)) for seed in (1, 2) for model in range(1, 9)}
+    np.testing.assert_array_equal(rows, trained_half(n, 0.5, seed=1, model=1))
+    others = {tuple(trained_half(n, 0.5, seed, model)) for seed in (1, 2) for model in range(1, 9)}
     assert len(others) > 1
 
 
 def test_every_example_is_in_about_half_of_the_halves():
-    counts = sum(np.isin(np.arange(50), half_of(50, 0.5, 1, model)) for model in range(1, 201))
+    counts = sum(np.isin(np.arange(50), trained_half(50, 0.5, 1, model)) for model in range(1, 201))
     assert 70 < counts.min() <= counts.max() < 130
 
 

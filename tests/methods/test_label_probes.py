@@ -11,11 +11,11 @@ from memloc.methods.label_probes import (
     UNLEARNT,
     LabelProbes,
     _remarks,
-    curves,
+    f1_tables,
+    mean_over_seeds,
     memorisation,
     ninety,
-    over_seeds,
-    summarise,
+    weighted_f1,
 )
 from memloc.methods.probes import (
     Target,
@@ -79,13 +79,13 @@ def test_events_may_be_sought_from_layer_0_on():
     """As the published code does: what the first block is given counts as a layer, too."""
     original, clean = [0.1, 0.2, 0.2], [1.0, 0.2, 0.5]
     found = twice(made([0.9, 0.2, 0.9], original, clean))
-    usual = summarise(found, SETTINGS)["events"]
+    usual = f1_tables(found, SETTINGS)["events"]
     assert usual["layer"].tolist() == usual["high"].tolist() == [2, 2]
-    earlier = summarise(found, LabelProbes(first_layer=0))["events"]
+    earlier = f1_tables(found, LabelProbes(first_layer=0))["events"]
     assert earlier["layer"].tolist() == earlier["low"].tolist() == [0, 0]
     assert earlier["separable"].all()
     nowhere = twice(made([0.1, 0.2, 0.2], original, clean))
-    events = summarise(nowhere, LabelProbes(first_layer=0))["events"]
+    events = f1_tables(nowhere, LabelProbes(first_layer=0))["events"]
     assert np.isnan(events["layer"][0])
 
 
@@ -120,7 +120,7 @@ def test_chance_may_be_the_shuffled_labels_themselves(run):
 def test_an_event_at_a_layer_that_reads_no_better_than_chance_is_marked():
     own = made([0.1, 0.6, 0.9], [0.1, 0.2, 0.2], [0.3, 0.3, 0.9], chance=0.3)
     draws = own + 0.02 * np.random.default_rng(0).normal(size=(200, *own.shape[1:]))
-    events = summarise(np.concatenate([own, draws]), SETTINGS)["events"].set_index("event")
+    events = f1_tables(np.concatenate([own, draws]), SETTINGS)["events"].set_index("event")
     assert events["layer"].to_dict() == {"memorisation": 1, "ninety": 2}
     assert events["separable"].to_dict() == {"memorisation": False, "ninety": True}
 
@@ -142,7 +142,7 @@ def test_labels_are_found_in_the_layer_that_holds_them():
         "chance": Target(shuffled(original, settings.seeds), classes),
     }
     probes = train_probes(vectors.astype(np.float32), targets, settings)
-    found = over_seeds(curves(probes, is_noisy, np.ones((1, n), dtype=np.int64), classes))
+    found = mean_over_seeds(weighted_f1(probes, is_noisy, np.ones((1, n), dtype=np.int64), classes))
     assert memorisation(found, SETTINGS)[0].tolist() == [False, True, True]
     assert ninety(found, SETTINGS)[0].tolist() == [True, True, True]
     assert found[0, CLEAN, 1].mean() < 0.6
@@ -164,10 +164,10 @@ def test_tables_hold_three_curves_of_every_layer(run):
 def test_where_nothing_noisy_is_tested_memorisation_is_not_never():
     nothing, clean = [np.nan] * 3, [0, 0.5, 1.0]
     found = made(nothing, nothing, clean)
-    assert list(summarise(twice(found), SETTINGS)["events"]["event"]) == ["ninety"]
+    assert list(f1_tables(twice(found), SETTINGS)["events"]["event"]) == ["ninety"]
     # Nor are draws without a noisy example among those in which it never happens.
     own = made([0, 0.9, 0.9], [0, 0.1, 0.1], clean)
-    events = summarise(np.concatenate([own, own, found]), SETTINGS)["events"].set_index("event")
+    events = f1_tables(np.concatenate([own, own, found]), SETTINGS)["events"].set_index("event")
     assert tuple(events.loc["memorisation", ["layer", "high", "never"]]) == (1, 1, 0)
 
 

@@ -16,9 +16,9 @@ from memloc.methods.probes import (
     alike_remarks,
     drawn_f1,
     epoch_dropout,
-    epoch_order,
     f1_scores,
     initial_weights,
+    probe_order,
     shuffled,
     split_rows,
     standardised,
@@ -111,7 +111,7 @@ def plain_probe(vectors, labels, settings, seed):
     x, y = torch.from_numpy(vectors), torch.from_numpy(labels)
     best, kept = 0.0, None
     for epoch in range(1, settings.epochs + 1):
-        order = train[epoch_order(len(train), seed, epoch)]
+        order = train[probe_order(len(train), seed, epoch)]
         factors = epoch_dropout(len(train), x.shape[1], settings.dropout, seed, epoch)
         for start in range(0, len(order), settings.batch_size):
             rows = order[start : start + settings.batch_size]

@@ -14,9 +14,9 @@ from memloc.methods import Sizes, probing
 from memloc.methods.probes import Probes, Target, train_probes
 from memloc.methods.probing import (
     Probing,
+    probe_scores,
     resampled_f1,
     rises,
-    summarise,
 )
 from memloc.methods.result import Result
 from memloc.model.load import load_model
@@ -107,7 +107,7 @@ def test_weights_are_mean_rises_and_layer_1_is_against_the_frozen_one():
 def test_the_centre_of_gravity_is_that_of_the_mean_weights():
     f1 = np.array([[0.0, 0.0], [0.4, 0.0], [0.4, 0.6], [0.4, 0.6], [0.0, 0.0]])
     probes = fake_probes(f1)
-    scores = summarise(probes, probes, f1[None].repeat(5, 0))
+    scores = probe_scores(probes, probes, f1[None].repeat(5, 0))
     assert scores.weights == pytest.approx([0.2, 0.3, 0.0])
     assert scores.mcog.estimate == pytest.approx((0.2 * 1 + 0.3 * 2) / 0.5)
     assert scores.mcog.level == 0.95
@@ -148,7 +148,7 @@ def test_resampling_in_chunks_changes_nothing(monkeypatch):
 
 def test_without_any_rise_there_is_no_centre_and_the_reason_is_told(tmp_path):
     flat = np.full((5, 2), 0.4)
-    scores = summarise(fake_probes(flat), fake_probes(flat), flat[None].repeat(9, 0))
+    scores = probe_scores(fake_probes(flat), fake_probes(flat), flat[None].repeat(9, 0))
     assert not scores.weights.any()
     assert np.isnan([scores.mcog.estimate, scores.mcog.low, scores.mcog.high]).all()
     assert scores.remarks == [probing.NO_RISE]
@@ -163,17 +163,17 @@ def test_probes_that_find_nothing_in_most_layers_are_said_not_to_have_learnt(zer
     """Layers 0..4, then the frozen layer 1; the first and the last do not count."""
     f1 = np.full((6, 2), 0.3)
     f1[list(zeros)] = 0
-    scores = summarise(fake_probes(f1), fake_probes(f1), f1[None].repeat(9, 0))
+    scores = probe_scores(fake_probes(f1), fake_probes(f1), f1[None].repeat(9, 0))
     assert (probing.UNLEARNT in scores.remarks) == is_marked
     f1[1:4, 1] = 0.1  # one probe seed that finds some
-    scores = summarise(fake_probes(f1), fake_probes(f1), f1[None].repeat(9, 0))
+    scores = probe_scores(fake_probes(f1), fake_probes(f1), f1[None].repeat(9, 0))
     assert probing.UNLEARNT not in scores.remarks
 
 
 def test_without_a_noisy_test_example_probes_are_not_blamed():
     f1 = np.zeros((5, 2))
     probes = replace(fake_probes(f1), truth=np.zeros((2, 1), np.int64))
-    scores = summarise(probes, probes, f1[None].repeat(9, 0))
+    scores = probe_scores(probes, probes, f1[None].repeat(9, 0))
     assert scores.remarks == [probing.NO_NOISE]
 
 

@@ -15,7 +15,7 @@ from memloc.errors import ModelError, SettingsError, UnknownName
 from memloc.methods import Method, Sizes, protocol
 from memloc.methods import registry as base
 from memloc.methods.apply import analyse, localise
-from memloc.methods.protocol import describe, preset
+from memloc.methods.protocol import preset, preset_rows
 from memloc.methods.registry import find_method, method_names, methods
 from memloc.methods.result import Result
 from memloc.run.records import WEIGHTS
@@ -234,7 +234,7 @@ def test_its_settings_are_in_the_presets_and_can_be_changed(installed):
 
 
 def test_its_settings_are_described(installed):
-    rows = {row["setting"]: row for row in describe("paper")}
+    rows = {row["setting"]: row for row in preset_rows("paper")}
     assert rows["distance.power"]["value"] == "1"
     assert rows["distance.power"]["source"] == "our choice"
     assert rows["distance.power"]["meaning"] == "Of the differences."

@@ -22,7 +22,7 @@ from fixtures.runs import DEPTH, make_classifier, make_data, plainly_retrained
 from memloc.engine import prefix
 from memloc.engine.fit import ONE_BY_ONE
 from memloc.methods import retrainer
-from memloc.methods.retrainer import outcomes_of, prepared, retrain_windows
+from memloc.methods.retrainer import prepared, retrain_windows, window_errors
 from memloc.methods.retraining import Retraining
 from memloc.model.parts import find_parts
 from memloc.model.predict import to_batch
@@ -134,11 +134,11 @@ def test_windows_run_in_any_order_and_are_kept(tmp_path):
     every = METHOD.windows(DEPTH)
     forwards = retrain_windows(prepared(run, METHOD), every)
     shutil.rmtree(run.work("retraining"))
-    backwards = outcomes_of(prepared(run, METHOD), every[::-1])
+    backwards = window_errors(prepared(run, METHOD), every[::-1])
     assert_same_outcomes(forwards, backwards)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retrainer, "retrain_windows", lambda *_: pytest.fail("again"))
-        assert_same_outcomes(outcomes_of(prepared(run, METHOD), every), forwards)
+        assert_same_outcomes(window_errors(prepared(run, METHOD), every), forwards)
 
 
 @pytest.mark.parametrize(("family", "number"), each_once(PAPER_FAMILIES, [3, 1]))
@@ -165,7 +165,7 @@ def test_a_pass_of_which_a_window_is_missing_is_made_again(tmp_path, monkeypatch
     """So that what comes out never depends on when it was interrupted."""
     run, every = retrainable(tmp_path, "gpt_neo", dropout=0.2), METHOD.windows(DEPTH)
     setup = prepared(run, METHOD)
-    outcomes_of(setup, every)
+    window_errors(setup, every)
     record = paths.kept_windows(run.work("retraining"), "1-3")
     before = record.read_bytes()
     record.unlink()
@@ -173,7 +173,7 @@ def test_a_pass_of_which_a_window_is_missing_is_made_again(tmp_path, monkeypatch
     monkeypatch.setattr(
         retrainer, "retrain_windows", lambda *args: ran.append(args[1]) or original(*args)
     )
-    outcomes_of(setup, every)
+    window_errors(setup, every)
     assert ran == [[range(1), range(2), range(3)]]
     assert record.read_bytes() == before
 
@@ -185,7 +185,7 @@ def made_again(monkeypatch, run, method=METHOD):
         patch.setattr(
             retrainer, "retrain_windows", lambda *args: ran.extend(args[1]) or original(*args)
         )
-        outcomes_of(prepared(run, method), [range(DEPTH)])
+        window_errors(prepared(run, method), [range(DEPTH)])
     return ran
 
 

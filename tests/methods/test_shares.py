@@ -16,7 +16,7 @@ from fixtures.tasks import fast_protocol, make_recipe, make_task, train_run
 from memloc.errors import ScoreError, SettingsError
 from memloc.methods import Sizes, game, mixtures, shares
 from memloc.methods.apply import localise
-from memloc.methods.game import Examples
+from memloc.methods.game import Selection
 from memloc.methods.protocol import preset
 from memloc.methods.registry import find_method, method_names
 from memloc.methods.result import Result
@@ -119,9 +119,9 @@ def test_results_do_not_depend_on_the_size_of_batches(tmp_path, monkeypatch):
     ],
 )
 def test_subsets_are_chosen_by_the_number_of_units(depth, units, way, n_units, exact):
-    plan = Shares(subsets=way, units=units).guess(depth)
-    assert (plan.n_units, isinstance(plan, Every)) == (n_units, exact)
-    assert len(plan.met) == depth
+    design = Shares(subsets=way, units=units).guess(depth)
+    assert (design.n_units, isinstance(design, Every)) == (n_units, exact)
+    assert len(design.met) == depth
 
 
 @pytest.mark.parametrize("family", PAPER_FAMILIES)
@@ -210,7 +210,7 @@ def test_every_run_and_example_has_orders_of_its_own():
     method = Shares(subsets="sampled")
 
     def orders(run, rows):
-        return method.plan(MET[:12], Examples(rows, run=run)).orders
+        return method.design(MET[:12], Selection(rows, run=run)).orders
 
     one, other = (orders(run, [3, 4]) for run in ("a", "b"))
     assert not np.array_equal(one[0], one[1])
@@ -225,10 +225,10 @@ def test_even_memories_have_no_layer_named_by_the_error_of_sampling(depth):
     named, means = 0, []
     for number in range(20):
         method = Shares(subsets="sampled", standard_error=0.03)
-        plan = method.plan(MET[:depth], Examples(range(30), 30, f"run {number}"))
+        design = method.design(MET[:depth], Selection(range(30), 30, f"run {number}"))
         steps = np.arange(depth + 1) > depth / 2
-        values = np.tile(steps.astype(float), (30, plan.n_orders))
-        by_example, errors = plan.shares(values)
+        values = np.tile(steps.astype(float), (30, design.n_orders))
+        by_example, errors = design.shares(values)
         means.append(by_example.mean(0))
         spread = by_example.std(0, ddof=1) / np.sqrt(30)
         # The error that is reported is the error that is there.
@@ -240,14 +240,16 @@ def test_even_memories_have_no_layer_named_by_the_error_of_sampling(depth):
 
 
 def test_sampled_subsets_are_arranged_as_their_orders_go_through_them():
-    plan = Shares(subsets="sampled", standard_error=0.1).plan(MET[:3], Examples([5], run="run"))
-    values = np.array([plan.subsets()], dtype=float)  # each subset is worth its own number
-    kept = plan.kept(values, 0)
-    assert kept.shape == (1, plan.n_values)
+    design = Shares(subsets="sampled", standard_error=0.1).design(
+        MET[:3], Selection([5], run="run")
+    )
+    values = np.array([design.subsets()], dtype=float)  # each subset is worth its own number
+    kept = design.kept(values, 0)
+    assert kept.shape == (1, design.n_values)
     assert (kept[0, 0], kept[0, -1]) == (0, 7)
-    shares, _ = plan.shares(kept)
+    shares, _ = design.shares(kept)
     np.testing.assert_allclose(shares, [[1, 2, 4]])  # an additive game: what each bit is worth
-    out, kept_alone = plan.alone(kept)
+    out, kept_alone = design.alone(kept)
     known = ~np.isnan(out)
     assert known.any()
     np.testing.assert_allclose(out[known], np.broadcast_to([1, 2, 4], (1, 3))[known])

@@ -59,7 +59,7 @@ def test_the_map_sums_to_what_the_first_donor_undoes(family, tiny_model, tmp_pat
     found = Timeline().run(run)
     learnt = found["learnt"]
     played = Timeline()._against("pretrained").play(run)
-    shares, _ = played.plan.shares(played.values)
+    shares, _ = played.design.shares(played.values)
     for kind, is_noisy in (("noisy", True), ("clean", False)):
         examples = learnt["example"][learnt["is_noisy"] == is_noisy]
         known = shares[0, np.isin(played.rows, examples)].mean(0)

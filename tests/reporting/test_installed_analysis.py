@@ -17,7 +17,7 @@ from memloc.reporting.missing import commands_of, coverage
 from memloc.reporting.page import render
 from memloc.reporting.results import load_results
 from memloc.reporting.sentences import sentence, summarise
-from memloc.reporting.style import TAKEN, Theirs, plain, theirs_of
+from memloc.reporting.style import TAKEN, Theirs, drawable, theirs_of
 from memloc.reporting.tables import (
     as_text,
     table_of,
@@ -221,7 +221,7 @@ def test_any_table_of_theirs_leaves_the_report_whole(theirs, odd, numbers):
 
 def test_of_a_table_of_theirs_plain_columns_are_shown(theirs):
     table = pd.DataFrame({"task": ["t"] * 4, "v": [1, 2, 3, 4], **ODD["missing texts"]})
-    shown = plain(table.assign(**ODD["lists"], seeds=1, low="a", when=pd.NaT))
+    shown = drawable(table.assign(**ODD["lists"], seeds=1, low="a", when=pd.NaT))
     assert shown.columns.tolist() == ["task", "v", "k"]
     assert shown["k"].tolist() == ["a", "", "a", ""]
     assert shown["v"].tolist() == [1, 2, 3, 4]

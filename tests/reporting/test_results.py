@@ -13,7 +13,7 @@ from fixtures.studies import METHODS, Study, make_data, norms_from, record
 from memloc.errors import MemlocWarning, StoreError, UnknownName
 from memloc.methods.protocol import preset
 from memloc.methods.result import Result
-from memloc.reporting.examples import examples_of, outcomes_of
+from memloc.reporting.examples import examples_of, outcomes_by_method
 from memloc.reporting.reading import COLUMNS, KEY
 from memloc.run.begin import begin
 from memloc.run.folder import Run
@@ -97,7 +97,7 @@ def test_examples_can_be_the_noisy_ones_only(results):
 
 def test_outcomes_are_what_is_reverted_as_matrices(results):
     run = results.runs.tail(1)
-    found = outcomes_of(results, run)
+    found = outcomes_by_method(results, run)
     assert list(found) == ["retraining", "swapping"]
     mine = results.reverted.merge(run[["task", "model", "seed"]])
     for method, outcomes in found.items():

@@ -406,7 +406,7 @@ def test_a_layer_that_is_inseparable_in_one_seed_is_drawn_hollow():
         {"seed": 2, "mean": 0.6, "mean_low": 0.4, "mean_high": 0.8, "separable": False},
     ]
     table = pd.DataFrame([{**common, **numbers, **seed} for seed in seeds])
-    (row,) = views.positions(table, Centroids.report["words"]).to_dict("records")
+    (row,) = views.mean_positions(table, Centroids.report["words"]).to_dict("records")
     assert (row["mean"], row["mean_low"], row["mean_high"]) == (0.4, 0.1, 0.8)
     assert not row["separable"]
     assert row["kind"] == "noisy examples"

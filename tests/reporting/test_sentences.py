@@ -12,7 +12,7 @@ from memloc.cli.console import show_control
 from memloc.methods.probing import UNLEARNT
 from memloc.methods.result import Result
 from memloc.reporting.derived import layers_to_undo
-from memloc.reporting.examples import outcomes_of
+from memloc.reporting.examples import outcomes_by_method
 from memloc.reporting.figures import FIGURES, _titled
 from memloc.reporting.missing import coverage
 from memloc.reporting.page import how_made, render
@@ -280,8 +280,8 @@ def test_variants_of_an_unlearnt_reference_are_left_out(results, weak, name):
 
 def test_examples_are_not_shown_by_an_unlearnt_reference(results, weak):
     run = weak.runs.loc[[0]]
-    assert list(outcomes_of(results, run)) == ["retraining", "swapping"]
-    assert list(outcomes_of(weak, run)) == ["retraining"]
+    assert list(outcomes_by_method(results, run)) == ["retraining", "swapping"]
+    assert list(outcomes_by_method(weak, run)) == ["retraining"]
 
 
 def test_coefficients_and_figures_do_not_know_an_unlearnt_reference(results, weak):

@@ -15,7 +15,7 @@ from memloc.data.task import hash_examples
 from memloc.engine import fit as engine
 from memloc.engine import loop
 from memloc.engine.learner import Part, Watch
-from memloc.engine.loop import Objective, epoch_order, train_epoch
+from memloc.engine.loop import Objective, shuffled_rows, train_epoch
 from memloc.engine.objectives import planted_objectives, share_body
 from memloc.engine.passes import Pass, Work, logits_of
 from memloc.errors import StoreError
@@ -321,7 +321,7 @@ def test_groups_of_examples_have_layers_of_their_own(tiny_model, tmp_path):
         with Pass([learner], work).objectives() as objectives:
             learns = [{n for n in o.parameters if "layers." in n} for o in objectives]
             sizes = [o.learnt.shape[1] for o in objectives]
-            orders = epoch_order(objectives, [1], 1)
+            orders = shuffled_rows(objectives, [1], 1)
         assert sizes == [8, 8, 24]
         assert [{int(n.split("layers.")[1][0]) for n in names} for names in learns[:2]] == [
             {0},

@@ -16,13 +16,13 @@ from memloc.stats.answers import (
     ROW,
     Answer,
     Evidence,
-    agreement,
+    agrees,
     answer,
     answer_weights,
     corrected,
-    describe,
     half_of,
     line_shares,
+    say_where,
     smallest_halves,
     told,
     too_few,
@@ -155,7 +155,7 @@ def test_layers_that_hold_half_are_named_with_what_half_of_the_layers_holds():
     assert found.last_half.estimate == pytest.approx(0.2)
     assert found.centre.estimate == pytest.approx(0.5 + 0.6 + 1.8)
     assert found.half_agreement == 1
-    assert describe(found) == (
+    assert say_where(found) == (
         "Layer 1 holds half of the memorised labels; the first six hold 80 % [80, 80]."
     )
 
@@ -163,7 +163,7 @@ def test_layers_that_hold_half_are_named_with_what_half_of_the_layers_holds():
 def test_late_memories_are_described_by_the_last_half_and_what_is_undone():
     shares = np.zeros((40, LAYERS))
     shares[:30, 8:11] = 1 / 3  # a quarter of the labels is not undone
-    assert describe(where(shares)) == (
+    assert say_where(where(shares)) == (
         "Layers 9 and 10 hold 67 % [67, 67] of the undone 75% of labels; the last six hold "
         "100 % [100, 100]."
     )
@@ -173,8 +173,8 @@ def test_sets_that_resamples_do_not_agree_on_say_so():
     shares = np.random.default_rng(1).dirichlet(np.ones(LAYERS), size=40)
     found = where(shares)
     assert found.half_agreement < 0.5
-    assert describe(found).startswith("About six of twelve layers hold half of the memorised")
-    few = describe(replace(found, undone=0.5, half=(1, 5, 9), half_agreement=0.4))
+    assert say_where(found).startswith("About six of twelve layers hold half of the memorised")
+    few = say_where(replace(found, undone=0.5, half=(1, 5, 9), half_agreement=0.4))
     assert few.startswith("Layers 1, 5 and 9 hold half of the undone 50% of labels (40% of res")
 
 
@@ -188,7 +188,7 @@ def test_an_answer_with_its_name_and_word_has_at_most_thirty_words(depth):
         for held, undone, agreed in product((0.5, 0.7), (0.5, 1.0), (0.4, 0.9)):
             sure = replace(found.half_held, estimate=held)
             same = replace(found, half=half, half_held=sure, undone=undone, half_agreement=agreed)
-            text = told(describe(same), "cannot tell", "tiny-topic").replace(" %", "%")
+            text = told(say_where(same), "cannot tell", "tiny-topic").replace(" %", "%")
             longest = max(longest, text, key=lambda t: len(t.split()))
     assert len(longest.split()) <= 30, longest
 
@@ -259,10 +259,10 @@ def test_a_run_can_be_a_finding_among_as_many_as_the_paper_has(profile):
 def test_another_method_agrees_if_its_layers_hold_half_by_the_primary_method():
     profile = np.r_[0.5, 0.3, 0.2, -0.4]
     assert half_of(np.r_[1.0, 0.5, 0.1, np.nan]) == (1,)
-    assert agreement("uneven", profile, half_of(np.r_[1.0, 0.5, 0.1, 0.1])) == "yes"
-    assert agreement("concentrated", profile, half_of(np.r_[0.1, 0.1, 0.5, 1.0])) == "no"
-    assert agreement("uneven", profile, half_of(np.zeros(4))) == ""
-    assert agreement("even", profile, (1,)) == agreement("cannot tell", profile, (1,)) == ""
+    assert agrees("uneven", profile, half_of(np.r_[1.0, 0.5, 0.1, 0.1])) == "yes"
+    assert agrees("concentrated", profile, half_of(np.r_[0.1, 0.1, 0.5, 1.0])) == "no"
+    assert agrees("uneven", profile, half_of(np.zeros(4))) == ""
+    assert agrees("even", profile, (1,)) == agrees("cannot tell", profile, (1,)) == ""
 
 
 def test_holm_by_hand():

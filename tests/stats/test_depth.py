@@ -12,7 +12,7 @@ from memloc.stats.depth import (
     event,
     event_depth,
     event_depths,
-    first_layer,
+    first_true,
     last_crossing,
     last_uninterrupted,
 )
@@ -88,14 +88,14 @@ def test_events_are_the_first_the_last_and_the_lasting_beginning(
     curve, first, crossing, uninterrupted
 ):
     condition = np.array([mark == "x" for mark in curve], dtype=bool)
-    found = [rule(condition) for rule in (first_layer, last_crossing, last_uninterrupted)]
+    found = [rule(condition) for rule in (first_true, last_crossing, last_uninterrupted)]
     np.testing.assert_array_equal(found, [first, crossing, uninterrupted])
 
 
 @quick
 @given(arrays(np.bool_, st.integers(1, 30)))
 def test_events_come_in_order_and_where_the_condition_holds(condition):
-    first, crossing = first_layer(condition), last_crossing(condition)
+    first, crossing = first_true(condition), last_crossing(condition)
     assert np.isnan(first) == np.isnan(crossing) == (not condition.any())
     if condition.any():
         assert first <= crossing
@@ -110,7 +110,7 @@ def curves(*texts):
     return np.array([[mark == "x" for mark in text] for text in texts], dtype=bool)
 
 
-@pytest.mark.parametrize("rule", [first_layer, last_crossing, last_uninterrupted])
+@pytest.mark.parametrize("rule", [first_true, last_crossing, last_uninterrupted])
 def test_events_of_many_rows_are_those_of_each(rule):
     rows = curves("....", ".x..", "...x", "x.xx", "xx..")
     np.testing.assert_array_equal(rule(rows), [rule(row) for row in rows])
@@ -118,18 +118,18 @@ def test_events_of_many_rows_are_those_of_each(rule):
 
 def test_an_event_has_an_interval_of_layers_that_occur():
     resampled = curves(*[".x.."] * 50, *["..x."] * 50)
-    found = event(curves(".x..")[0], resampled, first_layer)
+    found = event(curves(".x..")[0], resampled, first_true)
     assert (found.layer, found.low, found.high, found.never) == (2, 2, 3, 0)
 
 
 def test_never_is_deeper_than_any_layer():
     resampled = curves(*["x..."] * 10, *["...x"] * 80, *["...."] * 10)
     seldom = curves(*["x..."] * 10, *["...x"] * 88, *["...."] * 2)
-    found = event(curves("....")[0], resampled, first_layer)
+    found = event(curves("....")[0], resampled, first_true)
     assert np.isnan(found.layer)
     assert (found.low, found.never) == (1, 0.1)
     assert np.isnan(found.high)
-    assert event(curves("...x")[0], seldom, first_layer).high == 4
+    assert event(curves("...x")[0], seldom, first_true).high == 4
 
 
 @pytest.mark.parametrize("depth", [4, 6, 12, 24])

@@ -20,7 +20,7 @@ from memloc.study.execute import (
 )
 from memloc.study.executors import Child, LocalExecutor
 from memloc.study.plan import make_plan
-from memloc.study.records import Outcome, Store
+from memloc.study.records import StepEnd, Store
 from memloc.study.view import end_sentences
 
 TRAIN, PLANT = f"train/{RUN}", f"plant/{RUN}/1-1"
@@ -58,13 +58,13 @@ class Saying:
 
     def outcome(self, step):
         if any(word in step.name for word in self.fails):
-            return Outcome(step=step.name, reason="it was told to")
+            return StepEnd(step=step.name, reason="it was told to")
         self.store.begin(step, step.token)
         for path in step.outputs:
             (self.store.folder / path).parent.mkdir(parents=True, exist_ok=True)
             (self.store.folder / path).touch()
         self.store.finish(step, {"seconds": 1.0, "peak_mb": 1.0})
-        return Outcome(step=step.name, seconds=1.0, peak_mb=1.0)
+        return StepEnd(step=step.name, seconds=1.0, peak_mb=1.0)
 
     def stop(self):
         self.stopped += 1
@@ -171,7 +171,7 @@ def test_a_step_that_is_done_stays_so_if_its_process_is_ended_after_it(folder):
     class Ending(Saying):
         def outcome(self, step):
             super().outcome(step)
-            return Outcome(step=step.name, reason="its process was ended by SIGKILL")
+            return StepEnd(step=step.name, reason="its process was ended by SIGKILL")
 
     plan = make_plan(read_study(folder))
     ones = dict.fromkeys(plan.steps, 1.0)
@@ -186,7 +186,7 @@ def test_a_step_that_is_done_stays_so_if_its_process_is_ended_after_it(folder):
     # Records that cannot be read spoil nothing else.
     execution.store.record_path(TRAIN).write_text("{")
     execution.submitted = {TRAIN: make_step()}
-    assert execution._note(Outcome(step=TRAIN, reason="no")).reason == "no"
+    assert execution._note(StepEnd(step=TRAIN, reason="no")).reason == "no"
 
 
 def test_steps_on_which_most_depends_come_first(folder):

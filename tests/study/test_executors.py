@@ -111,6 +111,6 @@ def test_a_copy_whose_origin_is_gone_already_ends_at_once():
 
 def test_a_fresh_process_tells_how_it_went(micro):
     folder = micro()
-    outcome = started_fresh(make_step(home=str(folder))).outcome()
+    outcome = started_fresh(make_step(home=str(folder))).end()
     assert "is not a run" in outcome.reason
     assert "memloc: " in (folder / f"logs/{STEP}.log").read_text()

@@ -15,7 +15,7 @@ from memloc.run.folder import Run
 from memloc.study import step as module
 from memloc.study.executors import Child
 from memloc.study.plan import open_plan
-from memloc.study.records import Outcome, Store
+from memloc.study.records import StepEnd, Store
 from memloc.study.step import do
 
 TRAIN = f"train/{RUN}"
@@ -95,13 +95,13 @@ def test_a_process_plans_nothing(micro, monkeypatch):
 
 
 def test_how_a_process_ended_is_its_outcome():
-    said = Outcome(step="x", reason="no", seconds=1.0, peak_mb=2.0)
+    said = StepEnd(step="x", reason="no", seconds=1.0, peak_mb=2.0)
 
     def outcome_of(text, status):
         read, write = os.pipe()
         os.write(write, text.encode())
         os.close(write)
-        return Child("localise/x", 1, 0, read, lambda: status).outcome()
+        return Child("localise/x", 1, 0, read, lambda: status).end()
 
     assert outcome_of(said.model_dump_json(), 0) == said
 

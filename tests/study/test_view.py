@@ -15,7 +15,7 @@ from memloc.store.records import write_json
 from memloc.study.estimate import Estimate
 from memloc.study.execute import Execution
 from memloc.study.plan import open_plan
-from memloc.study.records import Outcome, State, Store
+from memloc.study.records import State, StepEnd, Store
 from memloc.study.view import (
     live_table,
     read_log,
@@ -44,7 +44,7 @@ def test_the_first_line_says_how_much_there_is_to_do(capsys):
         execution.running.pop("one")
         execution.submitted.pop("one")
         execution.states["one"] = State("done")
-        view(execution, Outcome(step="one", seconds=119.0, peak_mb=1.0))
+        view(execution, StepEnd(step="one", seconds=119.0, peak_mb=1.0))
         view(execution, None)
     lines = capsys.readouterr().err.splitlines()
     assert lines == [

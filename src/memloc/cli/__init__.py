@@ -102,9 +102,9 @@ def protocol(
 
     Example: `memloc protocol paper --diff reference`
     """
-    from memloc.methods.protocol import compare, describe
+    from memloc.methods.protocol import compare, preset_rows
 
-    console.show(as_json, describe(preset) if diff is None else compare(preset, diff))
+    console.show(as_json, preset_rows(preset) if diff is None else compare(preset, diff))
 
 
 def _show_version(asked: bool) -> None:

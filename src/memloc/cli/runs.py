@@ -28,7 +28,7 @@ from memloc.cli.options import (
     option_by_option,
 )
 from memloc.errors import SettingsError
-from memloc.progress import announcing, bars
+from memloc.progress import announcing, showing_bars
 from memloc.store import paths
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from memloc.protocol import RunSettings
     from memloc.run.folder import Run
 
-Weights = Annotated[
+CheckpointNames = Annotated[
     list[str] | None, typer.Option(help="memorised, final, reference or frozen. Default: all.")
 ]
 Flip = Annotated[
@@ -57,7 +57,7 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     *,
     seed: Annotated[int, typer.Option(help="Seed of data order, initial head and dropout.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder in which runs are kept.")] = Path("runs"),
-    weights: Weights = None,
+    weights: CheckpointNames = None,
     constants: Constants,
     examples: Fewer = None,
     data_folder: DataFolder = None,
@@ -134,7 +134,7 @@ def _told(work: str, *first: Any) -> Iterator[None]:
 
         TELL[work](*first, *facts)
 
-    with bars(), announcing(work, tell):
+    with showing_bars(), announcing(work, tell):
         yield
 
 
@@ -281,7 +281,7 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
 def _data_and_model(model: str, own: Labelled) -> tuple[Any, str | None]:
     """Return the file and the model, or the folder of a run alone."""
     from memloc.data.own import Columns
-    from memloc.data.tables import read_columns
+    from memloc.data.tables import read_values
 
     if (Path(model) / paths.RUN).is_file():
         if own.data is not None:
@@ -290,7 +290,7 @@ def _data_and_model(model: str, own: Labelled) -> tuple[Any, str | None]:
     check_model(model)
     if own.data is None:
         raise SettingsError("Give the file with texts and labels: --data FILE.")
-    read_columns(own.data, Columns(**own.columns).all)
+    read_values(own.data, Columns(**own.columns).all)
     return own.data, model
 
 
@@ -300,7 +300,7 @@ RunFolder = Annotated[
 Details = Annotated[
     bool, typer.Option("--details", help="Print what every method found, and what to bear in mind.")
 ]
-Change = Annotated[
+SettingOption = Annotated[
     list[str] | None, typer.Option("--set", help="A method's setting, as METHOD.NAME=VALUE.")
 ]
 
@@ -310,7 +310,7 @@ def localise(  # noqa: PLR0913, PLR0917 - one option for each thing that people 
     methods: Annotated[
         list[str] | None, typer.Argument(metavar="METHOD", help="Default: all that can run.")
     ] = None,
-    change: Change = None,
+    change: SettingOption = None,
     force: Force = False,
     device: Device = "auto",
     details: Details = False,
@@ -353,7 +353,7 @@ def analyse(
             help="Names of analyses. Default: all that can run.",
         ),
     ] = None,
-    change: Change = None,
+    change: SettingOption = None,
     force: Force = False,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -381,7 +381,7 @@ def analyse(
 
 def timeline(
     run: RunFolder,
-    change: Change = None,
+    change: SettingOption = None,
     force: Force = False,
     device: Device = "auto",
     as_json: AsJson = False,

@@ -20,7 +20,7 @@ from memloc.cli.options import (
     option_by_option,
 )
 from memloc.errors import SettingsError
-from memloc.progress import bars, say
+from memloc.progress import say, showing_bars
 from memloc.store import paths
 
 if TYPE_CHECKING:
@@ -252,11 +252,11 @@ def _used(changes: dict[str, Any], chosen: Sequence[str] | None) -> dict[str, An
     return changes
 
 
-Study = Annotated[Path, typer.Argument(help="Folder of a study or of one run.")]
+AnyFolder = Annotated[Path, typer.Argument(help="Folder of a study or of one run.")]
 
 
 def figures(
-    study: Study,
+    study: AnyFolder,
     kind: Annotated[str, typer.Option("--format", help="png, svg or pdf.")] = "png",
     only: Annotated[list[str] | None, typer.Option(help="Name of a figure, e.g. layers.")] = None,
     out: Annotated[Path | None, typer.Option(help="Default: report/figures in the study.")] = None,
@@ -270,13 +270,13 @@ def figures(
     from memloc.reporting.results import load_results
 
     folder = study / paths.REPORT / "figures" if out is None else out
-    with bars():
+    with showing_bars():
         written, missing = write_figures(load_results(study), folder, kind, only or ())
     console.show_files(folder, written, [figure.name for figure in missing], as_json)
 
 
 def tables(
-    study: Study,
+    study: AnyFolder,
     kind: Annotated[str, typer.Option("--format", help="csv, parquet, markdown or latex.")] = "csv",
     only: Annotated[list[str] | None, typer.Option(help="Name of a table, e.g. mcog.")] = None,
     out: Annotated[Path | None, typer.Option(help="Default: report/tables in the study.")] = None,
@@ -295,7 +295,7 @@ def tables(
 
 
 def report(
-    study: Study,
+    study: AnyFolder,
     out: Annotated[
         Path | None, typer.Option(help="Default: report/index.html in the study.")
     ] = None,

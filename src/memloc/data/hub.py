@@ -56,7 +56,7 @@ def unreachable() -> str:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def quiet_hub() -> Iterator[None]:
     """Silence the hub's library while this is active: no progress bars, and only errors."""
     bars = import_module("huggingface_hub.utils.tqdm")  # a class hides it in its package
     logger = logging.getLogger("huggingface_hub")

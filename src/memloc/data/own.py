@@ -18,7 +18,7 @@ from memloc.data.tables import (
     flags_of,
     labels_of,
     looks_like_flags,
-    read_columns,
+    read_values,
     source_of,
     texts_of,
 )
@@ -101,9 +101,9 @@ def check_noisy_file(path: Path, held_out: Path | None = None, **columns: Any) -
     """Refuse, before a model is loaded, a file whose columns cannot make a task with noise."""
     named = Columns(**columns)
     named.require_noise(path)
-    read_columns(path, named.all)
+    read_values(path, named.all)
     if held_out is not None:
-        read_columns(held_out, named.right.all)
+        read_values(held_out, named.right.all)
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Rows:
+class FileExamples:
     """Texts of a file with their labels, as indices into the class names."""
 
     names: tuple[str, ...]
@@ -200,7 +200,7 @@ class Rows:
 
 def read_rows(
     path: Source, columns: Columns, known: Sequence[str] | None = None, *, knower: str = "model"
-) -> Rows:
+) -> FileExamples:
     """Read the examples of a file; its classes are those already known, or else the file's own.
 
     A model's classes may be written as their numbers, too.
@@ -212,7 +212,7 @@ def read_rows(
         knower: Who knows these classes, for error messages: the model or the training data.
     """
     _refuse_same_column(path, columns)
-    table = read_columns(path, columns.all)
+    table = read_values(path, columns.all)
     parts = [texts_of(path, column, table[column]) for column in columns.parts]
     if columns.is_texts:
         return _text_rows(path, columns, table, tuple(zip(*parts, strict=True)))
@@ -238,17 +238,17 @@ def read_rows(
     if columns.flag is not None:
         other = 1 - after if len(names) == 2 else np.full_like(after, UNKNOWN)
         before = np.where(flags_of(path, columns.flag, table[columns.flag]), other, after)
-    return Rows(names, after, Examples(tuple(zip(*parts, strict=True)), before))
+    return FileExamples(names, after, Examples(tuple(zip(*parts, strict=True)), before))
 
 
 def _text_rows(
     path: Source, columns: Columns, table: Mapping[str, list[Any]], parts: tuple[Any, ...]
-) -> Rows:
+) -> FileExamples:
     """Return the examples of a task of texts, which has memorised candidates and ordinary texts."""
     labels = np.zeros(len(parts), dtype=np.int64)
     _refuse_repeated(path, parts)
     if columns.flag is None:
-        return Rows((), labels, Examples(parts, labels))
+        return FileExamples((), labels, Examples(parts, labels))
     marked = np.array(flags_of(path, columns.flag, table[columns.flag]))
     if marked.all() or not marked.any():
         missing = "ordinary texts" if marked.all() else "texts that may be memorised"
@@ -256,7 +256,7 @@ def _text_rows(
             f"Column {columns.flag!r} of {path} is the same in all {len(marked):,} rows, so there "
             f"are no {missing}: both kinds are needed, about as many of each."
         )
-    return Rows((), labels, Examples(parts, np.where(marked, UNKNOWN, 0)))
+    return FileExamples((), labels, Examples(parts, np.where(marked, UNKNOWN, 0)))
 
 
 def _refuse_repeated(path: Source, parts: Sequence[tuple[str, ...]]) -> None:

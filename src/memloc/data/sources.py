@@ -14,14 +14,14 @@ from numpy.random import Generator
 from memloc.arrays import IntArray
 from memloc.data import hub
 from memloc.data.perturb import binarise
-from memloc.data.tables import read_columns
+from memloc.data.tables import read_values
 from memloc.data.task import Examples, Task
 from memloc.data.tasks import (
     BINARY,
     EMBEDDED_TASKS,
     PAPER_TASKS,
     PaperTask,
-    TaskSpec,
+    TaskEntry,
     known_tasks,
 )
 from memloc.errors import (
@@ -80,14 +80,14 @@ def load_task(
     return task if examples is None else subsample(task, examples, seed)
 
 
-def _read_folder(spec: TaskSpec, home: Path) -> list[Examples]:
+def _read_folder(spec: TaskEntry, home: Path) -> list[Examples]:
     numbers = _label_numbers(spec, home / "meta.json")
     splits = []
     for path in (home / f"{split}.jsonl.gz" for split in spec.splits):
         if not path.is_file():
             raise _not_there(path, spec)
         try:
-            table = read_columns(path, [*spec.columns, "label"])
+            table = read_values(path, [*spec.columns, "label"])
         except DataError as error:
             raise DataError(f"{error} If it is damaged, fetch the task's data again.") from error
         labels = table.pop("label")
@@ -103,7 +103,7 @@ def _read_folder(spec: TaskSpec, home: Path) -> list[Examples]:
     return splits
 
 
-def _label_numbers(spec: TaskSpec, meta: Path) -> list[int]:
+def _label_numbers(spec: TaskEntry, meta: Path) -> list[int]:
     """Return memloc's number for each label number of a folder's meta.json."""
     name = spec.name
     try:
@@ -118,7 +118,7 @@ def _label_numbers(spec: TaskSpec, meta: Path) -> list[int]:
         ) from error
 
 
-def _not_there(path: Path, spec: TaskSpec) -> DataError:
+def _not_there(path: Path, spec: TaskEntry) -> DataError:
     files = ("meta.json", *(f"{split}.jsonl.gz" for split in spec.splits))
     needed = ", ".join(f"{spec.name}/{file}" for file in files)
     return DataError(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import datasets
     import pandas as pd
 
-Table = tuple[list[str], Callable[[str], list[Any]]]
+Columnar = tuple[list[str], Callable[[str], list[Any]]]
 """Column names of a file, with a function that returns the values of one column."""
 SEPARATORS = ",;\t|"
 """Characters recognised as separators of the fields of a csv or tsv file."""
@@ -53,7 +53,7 @@ class InMemory:
     def __str__(self) -> str:
         return f"the {type(self.table).__name__}"
 
-    def columns(self) -> Table:
+    def columns(self) -> Columnar:
         """Return the columns; numbered classes of a Dataset are replaced by their names."""
         if hasattr(self.table, "iloc"):
             names = [str(name) for name in self.table.columns]
@@ -100,7 +100,7 @@ def _plain(series: "pd.Series[Any]") -> list[Any]:
     return [v.item() if hasattr(v, "dtype") and hasattr(v, "item") else v for v in values]
 
 
-def read_columns(path: Source, columns: Sequence[str]) -> dict[str, list[Any]]:
+def read_values(path: Source, columns: Sequence[str]) -> dict[str, list[Any]]:
     """Return the values of these columns, row by row; None for missing values.
 
     Fields of csv and tsv files (both with csv quoting) are strings; values of jsonl and Parquet
@@ -124,10 +124,10 @@ def read_columns(path: Source, columns: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def write_csv(path: Path, table: "pd.DataFrame") -> None:
-    """Write a table that `read_columns` reads back unchanged; spreadsheets run no formula in it.
+    """Write a table that `read_values` reads back unchanged; spreadsheets run no formula in it.
 
     Texts that a spreadsheet would take for a formula get a leading apostrophe, and the column
-    `GUARDED` marks their rows; `read_columns` removes the apostrophes again.
+    `GUARDED` marks their rows; `read_values` removes the apostrophes again.
     """
     safe = table.map(lambda cell: _guarded(cell) if isinstance(cell, str) else cell)
     changed = ((safe != table) & safe.notna()).any(axis=1)
@@ -232,7 +232,7 @@ def _refuse_halves(path: Source, column: str, texts: Sequence[str]) -> None:
 _HALF = re.compile("[\ud800-\udfff]")
 
 
-def _open(path: Path, columns: Sequence[str]) -> Table:
+def _open(path: Path, columns: Sequence[str]) -> Columnar:
     name = path.name.lower()
     reader = next((read for suffix, read in _READERS.items() if name.endswith(suffix)), None)
     if reader is None:
@@ -309,7 +309,7 @@ def _text_of(path: Path) -> str:
     return text
 
 
-def _read_csv(path: Path, columns: Sequence[str]) -> Table:
+def _read_csv(path: Path, columns: Sequence[str]) -> Columnar:
     text = _text_of(path)
     headers = {separator: _header(text, separator) for separator in SEPARATORS}
     # The separator with which the columns that were asked for are there; else the likeliest.
@@ -338,7 +338,7 @@ def _parsed(text: str, separator: str, nrows: int | None = None) -> "pd.DataFram
     )
 
 
-def _read_jsonl(path: Path, _columns: Sequence[str]) -> Table:
+def _read_jsonl(path: Path, _columns: Sequence[str]) -> Columnar:
     # Not splitlines: texts may hold characters that it takes for the end of a line.
     lines = enumerate(_text_of(path).split("\n"), start=1)
     rows = [_json_object(n, line) for n, line in lines if line.strip()]
@@ -365,7 +365,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return row
 
 
-def _read_parquet(path: Path, _columns: Sequence[str]) -> Table:
+def _read_parquet(path: Path, _columns: Sequence[str]) -> Columnar:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -379,7 +379,7 @@ def _read_parquet(path: Path, _columns: Sequence[str]) -> Table:
     return list(table.column_names), lambda column: list(table.column(column).to_pylist())
 
 
-_READERS: Mapping[str, Callable[[Path, Sequence[str]], Table]] = {
+_READERS: Mapping[str, Callable[[Path, Sequence[str]], Columnar]] = {
     ".csv": _read_csv,
     ".tsv": _read_csv,
     ".jsonl": _read_jsonl,

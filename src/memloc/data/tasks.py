@@ -9,7 +9,7 @@ BINARY = "-binary"
 """Suffix of a task's binary variant, which keeps the two most frequent classes."""
 
 
-class TaskSpec(Settings):
+class TaskEntry(Settings):
     """Description of a task without its texts."""
 
     name: str
@@ -51,7 +51,7 @@ class HubSource(Settings):
     """Hub rows that belong to the task; local folders hold only these rows already."""
 
 
-class PaperTask(TaskSpec):
+class PaperTask(TaskEntry):
     """One row of the paper's Table 1, with the place its texts come from."""
 
     domain: str
@@ -59,7 +59,7 @@ class PaperTask(TaskSpec):
 
 
 _TABLE = packaged(__file__)
-EMBEDDED_TASKS = {row["name"]: TaskSpec(**row) for row in _TABLE["embedded"]}
+EMBEDDED_TASKS = {row["name"]: TaskEntry(**row) for row in _TABLE["embedded"]}
 """Embedded tasks by name, easy ones first."""
 PAPER_TASKS = {row["name"]: PaperTask(**row) for row in _TABLE["paper"]}
 """The twelve tasks of the paper by name, in the order of its Table 1."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from memloc.arrays import IntArray
 from memloc.data.encode import Encoded
-from memloc.engine.learner import Auxiliary, Learner, States, Watch, first_layer, sizes_of
+from memloc.engine.learner import Auxiliary, Learner, States, Watch, first_layer, part_sizes
 from memloc.engine.loop import out_of_memory_explained, train_epoch
 from memloc.engine.passes import Pass, Trained, Work
 from memloc.engine.stacked import most_members
@@ -131,7 +131,7 @@ def _grouped(learners: Sequence[Learner], work: Work, most: int) -> list[list[Le
     def kind(learner: Learner) -> tuple[object, ...]:
         layers = [part.layers or () for part in learner.parts]
         first = None if drops else first_layer(learner)
-        return (*sizes_of(learner, work.texts), *(layers if first is None else [(first,)]))
+        return (*part_sizes(learner, work.texts), *(layers if first is None else [(first,)]))
 
     def width(learner: Learner) -> int:
         return -len(learner.parts[0].layers or ())

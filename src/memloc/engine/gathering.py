@@ -21,7 +21,7 @@ SMALL = 65_536
 Parameters = dict[str, nn.Parameter]
 
 
-class Rows(nn.Parameter):
+class Gathered(nn.Parameter):
     """The numbers of the first members, or of all, (members, numbers)."""
 
     grad: Tensor
@@ -59,7 +59,7 @@ def gathered(groups: Sequence[Mapping[str, nn.Parameter]]) -> Iterator[list[Para
 def clear_gradients(tensors: Parameters) -> None:
     """Clear gradients before a backward pass; gathered ones stay in place and are set to zero."""
     for tensor in tensors.values():
-        if isinstance(tensor, Rows) and tensor.grad is not None:
+        if isinstance(tensor, Gathered) and tensor.grad is not None:
             tensor.grad.zero_()
         else:
             tensor.grad = None
@@ -72,7 +72,7 @@ def clip_gradients(tensors: Parameters, members: int, most: float) -> None:
         torch.nn.utils.clip_grad_norm_(tensors.values(), most)
         return
     # Of several members, every tensor is rows of the first ones.
-    rows = [tensor for tensor in tensors.values() if isinstance(tensor, Rows)]
+    rows = [tensor for tensor in tensors.values() if isinstance(tensor, Gathered)]
     squares = torch.zeros(members, device=rows[0].device)
     for tensor in rows:
         squares[: len(tensor)] += torch.linalg.vector_norm(tensor.grad, dim=1).square()
@@ -97,7 +97,7 @@ def _gather(name: str, parameters: list[nn.Parameter], members: int) -> Paramete
         _put(parameter, whole[:, place].view(parameter.shape))
         parameter.grad = gradient[:, place].view(parameter.shape)
         start = place.stop
-    rows = Rows(whole)
+    rows = Gathered(whole)
     rows.grad = gradient
     return {name: rows}
 

@@ -118,9 +118,9 @@ class States:
     """Key of everything that decides the trainings; a state with another key is not used."""
 
 
-Row = dict[str, Any]
+CurvePoint = dict[str, Any]
 """Measurements after an epoch."""
-Curves = dict[str, list[Row]]
+Curves = dict[str, list[CurvePoint]]
 """Measurements after every epoch, by the name of the model."""
 
 
@@ -133,6 +133,6 @@ def first_layer(learner: Learner) -> int | None:
     return layers[0] if is_window else None
 
 
-def sizes_of(learner: Learner, texts: Encoded) -> Sequence[int]:
+def part_sizes(learner: Learner, texts: Encoded) -> Sequence[int]:
     """Return the number of texts in each part."""
     return [len(part.rows_of(texts)) for part in learner.parts]

@@ -152,7 +152,7 @@ def train_epoch(
     active = [objective for objective in objectives if objective.is_learnt_in(epoch)]
     losses: dict[str, list[Tensor]] = {objective.name: [] for objective in active}
     with dropout_seeded(seeds, objectives[0].labels.device, "dropout", epoch):
-        for index, rows in epoch_order(objectives, seeds, epoch, turns):
+        for index, rows in shuffled_rows(objectives, seeds, epoch, turns):
             objective = objectives[index]
             loss = torch.zeros(objective.members, device=objective.labels.device)
             with only_trainable(objectives, index), objective.updating():
@@ -181,7 +181,7 @@ def _losses(logits: Tensor, labels: Tensor) -> Tensor:
     return cross_entropy(logits, labels, reduction="none")
 
 
-def epoch_order(
+def shuffled_rows(
     objectives: Sequence[Objective],
     seeds: Sequence[int],
     epoch: int,

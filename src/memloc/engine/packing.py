@@ -58,12 +58,12 @@ def fastest_layout(
     """
     lengths = mask.sum(1).view(members, -1).cpu().numpy()
     most = optional_setting(stack.model.config, "max_position_embeddings") or 0
-    least = (1 - worth) * work(stack.width, mask.numel(), mask.shape[1])
+    least = (1 - worth) * block_cost(stack.width, mask.numel(), mask.shape[1])
     best: IntArray | None = None
     for number in range(1, lengths.shape[1]):
         where = balanced(lengths, number)
         longest = int(np.bincount(where, lengths.flatten()).max())
-        cost = work(stack.width, members * number * longest, longest)
+        cost = block_cost(stack.width, members * number * longest, longest)
         if cost < least and longest <= most:
             least, best = cost, where
     return None if best is None else Layout.of(mask, torch.from_numpy(best).to(mask.device))
@@ -81,7 +81,7 @@ def balanced(lengths: IntArray, number: int) -> IntArray:
     return found
 
 
-def work(width: int, tokens: int, longest: int) -> float:
+def block_cost(width: int, tokens: int, longest: int) -> float:
     """Return the cost of a block for `tokens` tokens, each of which attends to `longest`.
 
     In units of 2 width products, a token costs 6 width for the matrices, and one for each token

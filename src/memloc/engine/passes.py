@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from memloc.arrays import FloatArray, IntArray
 from memloc.data.encode import Encoded
-from memloc.engine.learner import Auxiliary, Curves, Learner, Part, Row, States, Watch
+from memloc.engine.learner import Auxiliary, CurvePoint, Curves, Learner, Part, States, Watch
 from memloc.engine.loop import Objective
 from memloc.engine.objectives import (
     MakeObjective,
@@ -80,7 +80,7 @@ class Trained:
         self.learner = learner
         self.name = learner.name
         self.model = model
-        self.curve: list[Row] = []
+        self.curve: list[CurvePoint] = []
         """One row for each epoch."""
         self.loss = torch.empty(0)
         """Mean loss of the last batch."""
@@ -277,7 +277,7 @@ class Pass:
         own = np.mean(first, axis=0) if first else pause
         ended = []
         for k, one in enumerate(self.trained):
-            row: Row = {"training": one.name, "epoch": epoch, "loss": float(own[k])}
+            row: CurvePoint = {"training": one.name, "epoch": epoch, "loss": float(own[k])}
             one.curve.append(row)
             watch = self.work.watch.after_epoch
             ended.append(bool(watch is not None and watch(one)))

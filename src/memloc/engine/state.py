@@ -23,7 +23,7 @@ UNREADABLE = (SafetensorError, OSError, KeyError, ValueError, TypeError)
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
-State = tuple[dict[str, Any], dict[str, torch.Tensor]]
+Snapshot = tuple[dict[str, Any], dict[str, torch.Tensor]]
 """The note of a state about its training, and its tensors by name."""
 
 
@@ -55,7 +55,7 @@ def load_state(path: Path, objectives: Sequence[Objective], key: str) -> Curves:
     return curves
 
 
-def _write(path: Path, value: State, key: str) -> None:
+def _write(path: Path, value: Snapshot, key: str) -> None:
     note = json.dumps(value[0])
     tensors = {name: tensor.contiguous() for name, tensor in value[1].items()}
     about = {"memloc": note, "key": key, "checksum": _checksum(key + note, tensors)}
@@ -66,7 +66,7 @@ def _write(path: Path, value: State, key: str) -> None:
             raise OSError(str(error)) from error
 
 
-def _read(path: Path) -> tuple[State, str]:
+def _read(path: Path) -> tuple[Snapshot, str]:
     try:
         with safe_open(path, framework="pt") as file:
             about = file.metadata()

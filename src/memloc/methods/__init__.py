@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
 
 Tables = Mapping[str, Table]
-Weights = Sequence[float] | FloatArray
+LayerWeights = Sequence[float] | FloatArray
 Kind = Literal["localiser", "analysis"]
 
 
@@ -105,7 +105,7 @@ class Method(Settings, ABC, metaclass=_Checked):
     """
 
     @abstractmethod
-    def run(self, run: Run) -> Result | Tables | Weights:
+    def run(self, run: Run) -> Result | Tables | LayerWeights:
         """Look at a run, and give what was found; nothing is written.
 
         A localiser gives the weight of each layer, or its tables by name: `layers` has a row per
@@ -149,7 +149,7 @@ Named: TypeAlias = str | Method | type[Method]
 """How a method may be given: by its name, or as an object or class, registered or not."""
 
 
-def _scores(method: str, made: Tables | Weights, depth: int) -> Result:
+def _scores(method: str, made: Tables | LayerWeights, depth: int) -> Result:
     """Return what a localiser gave as a result."""
     tables = made if isinstance(made, Mapping) else {"layers": as_table({"weight": made})}
     layers = tables.get("layers", as_table({"weight": []}))

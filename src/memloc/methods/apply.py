@@ -20,14 +20,14 @@ from memloc.errors import (
 from memloc.methods import Kind, Method, Named, Sizes
 from memloc.methods.early import LEAST_GAP, early_donor, early_sentence
 from memloc.methods.game import Game
-from memloc.methods.protocol import preset, requested
+from memloc.methods.protocol import preset, requested_methods
 from memloc.methods.registry import exactness, method_names, methods
 from memloc.methods.result import Result
 from memloc.model.device import suitable_threads
 from memloc.progress import announce, request, tell
 from memloc.protocol import VerdictSettings, readable, refuse_idle
 from memloc.run.folder import Run
-from memloc.stats.answers import Answer, agreement, half_of
+from memloc.stats.answers import Answer, agrees, half_of
 from memloc.store import paths
 from memloc.store.memo import Format, Maker, key, memo
 from memloc.store.records import as_path
@@ -85,7 +85,7 @@ class Found(Plotted):
             return {}
         word, profile = answers.pop(first).word, self.results[first].weights
         halves = {n: each.layers or half_of(self.results[n].weights) for n, each in answers.items()}
-        return {n: agreement(word, profile, half) for n, half in halves.items()}
+        return {n: agrees(word, profile, half) for n, half in halves.items()}
 
 
 @checked_arguments
@@ -160,7 +160,7 @@ def _look(
         every = [_with_donor(run, protocol.method(name)) for name in method_names(kind)]
         chosen, skipped = runnable(run, every)
     else:
-        chosen = [_with_donor(run, m) for m in requested(named, kind, protocol, settings)]
+        chosen = [_with_donor(run, m) for m in requested_methods(named, kind, protocol, settings)]
     names = [method.name for method in chosen]
     refuse_idle(settings, ["verdict", *names, *skipped], " and ".join(names))
     found = apply(run, chosen, protocol.verdict, force=force)

@@ -25,7 +25,7 @@ from memloc.progress import track
 from memloc.run.folder import Run
 from memloc.seeds import generator
 from memloc.settings import ours, packaged, paper, published
-from memloc.stats.depth import LEVEL, Rule, event, first_layer, last_crossing, last_uninterrupted
+from memloc.stats.depth import LEVEL, Rule, event, first_true, last_crossing, last_uninterrupted
 from memloc.stats.intervals import RESAMPLES, percentiles, resampled
 from memloc.stats.windows import check_inside, read_window, window_name
 from memloc.store.records import as_table
@@ -36,7 +36,7 @@ TABLES = ("layers", "events", "positions", "pairs")
 FIXED = 5.0
 """Seconds of its statistics, whatever the model (measured on one core)."""
 RULES: dict[str, tuple[Rule, Rule]] = {
-    "first": (first_layer, first_layer),
+    "first": (first_true, first_true),
     "last": (last_crossing, last_uninterrupted),
 }
 """By the setting `centroids.events`: which layer is the crossing, and which the initiation."""
@@ -54,7 +54,7 @@ class Centroids(Method):
     shows = {"layers": "centroids"}
     report = {
         **_REPORT,
-        "rows": {"centroids": lambda table: views.positions(table, _REPORT["words"])},
+        "rows": {"centroids": lambda table: views.mean_positions(table, _REPORT["words"])},
     }
     uses = ("reference",)
 

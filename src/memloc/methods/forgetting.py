@@ -26,9 +26,9 @@ from memloc.model.stack import Stack
 from memloc.progress import Advance
 
 if TYPE_CHECKING:
-    from memloc.methods.gradients import Gradients, Group, Norms
+    from memloc.methods.gradients import Gradients, NoisyAndClean, Norms
 
-Batch = list[IntArray]
+PackedRows = list[IntArray]
 """Rows of texts; those of one array go end to end, as one long text."""
 PAIRS = 2**22
 """At most in the masks of a batch: where lengths differ much, its padded masks take memory."""
@@ -40,14 +40,14 @@ def tokens_per_batch(width: int) -> int:
 
 
 @dataclass(frozen=True)
-class Data:
+class LabelledTexts:
     """Texts, the labels that they were trained on, and what the gradient is of."""
 
     encoded: Encoded
     labels: IntArray
     settings: "Gradients"
 
-    def value(self, stack: Stack, batch: Batch) -> Tensor:
+    def value(self, stack: Stack, batch: PackedRows) -> Tensor:
         """The sum over these examples of the negative loss, or of the label's raw logit."""
         rows = np.concatenate(batch)
         logits = logits_end_to_end(stack, self.encoded, batch).float()
@@ -58,7 +58,10 @@ class Data:
 
 
 def measure(
-    stack: Stack, data: Data, groups: "Sequence[Group]", advance: Advance = lambda _: None
+    stack: Stack,
+    data: LabelledTexts,
+    groups: "Sequence[NoisyAndClean]",
+    advance: Advance = lambda _: None,
 ) -> "tuple[Norms, FloatArray]":
     """Return norms of the mean gradients of noisy and clean examples and of their difference.
 
@@ -90,7 +93,7 @@ def measure(
     return norms, np.array(left_out).reshape(-1, stack.depth)
 
 
-def _batches(stack: Stack, lengths: IntArray, packs: bool, rows: IntArray) -> list[Batch]:
+def _batches(stack: Stack, lengths: IntArray, packs: bool, rows: IntArray) -> list[PackedRows]:
     """These rows in batches: single texts or, if the model packs and it costs less, long ones."""
     # Measured: a batch of any size costs as much as 157 tokens at width 64, as 43 at width 384.
     per_batch, at_most = 20 + 9000 // stack.width, tokens_per_batch(stack.width)
@@ -110,7 +113,7 @@ def _batches(stack: Stack, lengths: IntArray, packs: bool, rows: IntArray) -> li
             if max(len(each) * int(each.max()) ** 2 for each in padded) <= PAIRS:
                 ways.append(way)
 
-    def cost(batch: Batch) -> float:
+    def cost(batch: PackedRows) -> float:
         longest = max(int(lengths[some].sum()) for some in batch)
         # In a block, 12 width² products a token in matrices, 2 width a pair of tokens in attention.
         return per_batch + len(batch) * longest * (1 + longest / (6 * stack.width))

@@ -5,7 +5,7 @@ MLP of each layer, or groups of parameters that a user names. The *donor* gives 
 come in: the reference, the pre-trained model, an earlier epoch, the base of an adapter, or any
 checkpoint in a folder. The *outcome* is what is counted of each example in each mixture of the two
 models (`memloc.methods.mixtures.Outcome`). `Shares` and `Swapping` play the same games and differ
-in their plan, which says which mixtures are computed.
+in their design, which says which mixtures are computed.
 """
 
 import time
@@ -45,7 +45,7 @@ MOST_MEMORY = 4
 
 
 @dataclass(frozen=True)
-class Examples:
+class Selection:
     """Which examples a game is played with; by default one, to tell what it costs."""
 
     rows: Sequence[int] | IntArray = (0,)
@@ -57,7 +57,7 @@ class Examples:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Design:
     """Mixtures that are computed: the same ones for all examples."""
 
     met: tuple[int, ...]
@@ -109,7 +109,7 @@ class Plan:
 class Played:
     """Outcome of each example in each mixture."""
 
-    plan: Plan
+    design: Design
     rows: IntArray
     """Rows of the examples, noisy ones first."""
     n_noisy: int
@@ -133,7 +133,7 @@ class Played:
 
     def named(self, table: Table) -> Table:
         """Return a table of units, numbered as layers, with their names, first and last layers."""
-        has = self.plan.in_layers > 0
+        has = self.design.in_layers > 0
         first = has.argmax(1) + 1
         last = has.shape[1] - has[:, ::-1].argmax(1)
         unit = table["layer"].to_numpy() - 1
@@ -190,17 +190,17 @@ class Game(Method):
         """Draw the rows of the noisy and of the clean examples."""
 
     @abstractmethod
-    def plan(self, met: Sequence[int], examples: Examples) -> Plan:
+    def design(self, met: Sequence[int], examples: Selection) -> Design:
         """Choose the mixtures; `met` are the units, as bits, that each layer has a part of."""
 
-    def guess(self, depth: int, n_noisy: float = 1) -> Plan:
-        """Return the plan for one of `n_noisy` examples, as far as the settings tell."""
+    def guess(self, depth: int, n_noisy: float = 1) -> Design:
+        """Return the design for one of `n_noisy` examples, as far as the settings tell."""
         if isinstance(self.units, Mapping):
             met = [(1 << len(self.units)) - 1] * depth
         else:
             nest = self.nest
             met = [((1 << nest) - 1) << nest * layer for layer in range(depth)]
-        return self.plan(met, Examples(n_noisy=n_noisy))
+        return self.design(met, Selection(n_noisy=n_noisy))
 
     @property
     def nest(self) -> int:
@@ -216,7 +216,7 @@ class Game(Method):
             )
 
     def play(self, run: Run) -> Played:
-        """Compute the outcome of every example in every mixture of the plan."""
+        """Compute the outcome of every example in every mixture of the design."""
         from memloc.methods.mixtures import LABELS, TOKENS, Mixtures
         from memloc.model.units import find_units, met_by
 
@@ -226,19 +226,19 @@ class Game(Method):
         final, donor = (self._load(run, weights) for weights in self.needs)
         remarks = self._compare(run, final, donor)
         units = find_units(final.stack, self.units)
-        plan = self.plan(met_by(final.stack, units), Examples(rows, len(noisy), run.name))
+        design = self.design(met_by(final.stack, units), Selection(rows, len(noisy), run.name))
         outcome = TOKENS if run.task.is_texts else LABELS
         mixtures = Mixtures(final.stack, donor.stack, units, outcome)
-        values = self._walk(run, mixtures, run.encode(final), plan, rows)
+        values = self._walk(run, mixtures, run.encode(final), design, rows)
         names = [] if self.units == "layers" else list(units)
         about = {
             "units": names or "layers",
             "donor": self.donor,
-            "layers_per_text": plan.layers,
-            "control": control(values[0, len(noisy) :], plan.sizes),
+            "layers_per_text": design.layers,
+            "control": control(values[0, len(noisy) :], design.sizes),
             "remarks": remarks,
         }
-        return Played(plan, rows, len(noisy), values, outcome, names, about)
+        return Played(design, rows, len(noisy), values, outcome, names, about)
 
     def _load(self, run: Run, weights: str) -> "Classifier":
         if not self.stream:
@@ -280,46 +280,46 @@ class Game(Method):
             "model, so what is kept when one layer stays (alone_in) includes its embeddings."
         ]
 
-    def _check_memory(self, plan: Plan, n_texts: int) -> None:
+    def _check_memory(self, design: Design, n_texts: int) -> None:
         """Refuse more values than memory may hold: labels and margins, four bytes each."""
-        if (memory := n_texts * plan.n_values * 8 / 2**30) > MOST_MEMORY:
+        if (memory := n_texts * design.n_values * 8 / 2**30) > MOST_MEMORY:
             raise SettingsError(
-                f"All subsets of {plan.n_units} units take {plan.layers:,} layers for each text, "
-                f"and {memory:,.0f} GiB of memory for their values, where {MOST_MEMORY} GiB are "
-                "allowed: set shares.subsets to sampled, or shares.noisy_examples to fewer."
+                f"All subsets of {design.n_units} units take {design.layers:,} layers for each "
+                f"text, and {memory:,.0f} GiB of memory for their values, where {MOST_MEMORY} GiB "
+                "are allowed: set shares.subsets to sampled, or shares.noisy_examples to fewer."
             )
 
     def _walk(
-        self, run: Run, mixtures: "Mixtures", encoded: Encoded, plan: Plan, rows: IntArray
+        self, run: Run, mixtures: "Mixtures", encoded: Encoded, design: Design, rows: IntArray
     ) -> FloatArray:
         """Return the values (values, examples, mixtures); finished batches are kept on disk."""
         from memloc.methods.mixtures import goals_of
 
         labels = goals_of(run, mixtures.stacks[0], encoded)[rows]
         folder, maker = run.work(self.name), Maker(self.name, self.version)
-        decided_by = self._decided_by(run, plan, rows)
+        decided_by = self._decided_by(run, design, rows)
         n_values = len(mixtures.outcome.names)
-        found = np.empty((n_values, len(rows), plan.n_values), dtype=np.float32)
+        found = np.empty((n_values, len(rows), design.n_values), dtype=np.float32)
 
         def play(places: IntArray, subsets: Sequence[int]) -> FloatArray:
             values = mixtures.values(encoded, rows[places], labels[places], subsets)
             return np.asarray(values.cpu().numpy())
 
         batches = list(mixtures.batches(encoded, rows))
-        if plan.sizes is None:  # each example has mixtures of its own
+        if design.sizes is None:  # each example has mixtures of its own
             batches = [np.array([place]) for places in batches for place in places]
-        if plan.announced or self.stream:
-            some, subsets = batches[0], plan.subsets(int(batches[0][0]))
-            seconds = _seconds_per_layer(plan, subsets[:TIMED], partial(play, some))
+        if design.announced or self.stream:
+            some, subsets = batches[0], design.subsets(int(batches[0][0]))
+            seconds = _seconds_per_layer(design, subsets[:TIMED], partial(play, some))
             read = mixtures.bytes_read(encoded, rows[some], subsets)
-            tell(_announced(plan, len(rows), seconds * len(batches), read * len(batches)))
+            tell(_announced(design, len(rows), seconds * len(batches), read * len(batches)))
         with track(f"{run.name} · {self.name}", len(rows)) as advance:
             for number, places in enumerate(batches):
                 key = unfinished_key(maker, {**decided_by, "places": places.tolist()})
                 first = int(places[0])
 
                 def make() -> dict[str, Any]:
-                    return {"values": plan.kept(play(places, plan.subsets(first)), first)}  # noqa: B023 - called at once
+                    return {"values": design.kept(play(places, design.subsets(first)), first)}  # noqa: B023 - called at once
 
                 made = memo(paths.kept_batch(folder, number), key, make, ARRAYS)
                 found[:, places] = made["values"]
@@ -330,32 +330,34 @@ class Game(Method):
             )
         return found.astype(np.float64)
 
-    def _decided_by(self, run: Run, plan: Plan, rows: IntArray) -> dict[str, Any]:
+    def _decided_by(self, run: Run, design: Design, rows: IntArray) -> dict[str, Any]:
         """Return everything that decides the values of mixtures."""
         return {
             "run": run.identity(self.needs),
             "files": run.files(self.needs),
             "name": run.name,
             "settings": self.model_dump(mode="json"),
-            "met": plan.met,
+            "met": design.met,
             "rows": rows.tolist(),
         }
 
 
-def _seconds_per_layer(plan: Plan, subsets: Sequence[int], play: Callable[..., Any]) -> float:
+def _seconds_per_layer(design: Design, subsets: Sequence[int], play: Callable[..., Any]) -> float:
     """Time a few mixtures of one batch."""
     began = time.perf_counter()
     play(subsets)
-    return (time.perf_counter() - began) / count_layers(plan.met, subsets)
+    return (time.perf_counter() - began) / count_layers(design.met, subsets)
 
 
-def _announced(plan: Plan, n_texts: int, per_layer: float, read: float) -> str:
-    """Say how much work a plan is; `per_layer` are the seconds of one layer for all texts.
+def _announced(design: Design, n_texts: int, per_layer: float, read: float) -> str:
+    """Say how much work a design is; `per_layer` are the seconds of one layer for all texts.
 
     `read` are the bytes of blocks that are read from disk, if models are streamed.
     """
-    said = f"{plan.announced or 'Streaming'}: {plan.layers:,} layers for each of {n_texts} texts"
-    said += f", about {per_layer * plan.layers / 60:.1f} minutes"
+    said = (
+        f"{design.announced or 'Streaming'}: {design.layers:,} layers for each of {n_texts} texts"
+    )
+    said += f", about {per_layer * design.layers / 60:.1f} minutes"
     if read:
         said += f"; about {read / 1e9:,.1f} GB are read from files that are not in memory"
     return f"{said}."

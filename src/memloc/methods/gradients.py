@@ -27,7 +27,7 @@ MEMORY = 2**30
 
 Norms = dict[str, FloatArray]
 """By name, e.g. `L1 noisy`: the norm of each block's mean gradient, (layers,)."""
-Group = tuple[IntArray, IntArray]
+NoisyAndClean = tuple[IntArray, IntArray]
 """Rows of noisy examples, and of clean ones."""
 MEAN = {True: "difference", False: "noisy"}
 """Name of the mean gradient that is weighed, by whether that of clean examples is subtracted."""
@@ -62,11 +62,11 @@ class Gradients(Method):
 
     def run(self, run: Run) -> Result:
         """Layer weights that sum to 1, with intervals over examples."""
-        from memloc.methods.forgetting import Data, measure
+        from memloc.methods.forgetting import LabelledTexts, measure
 
         loaded = self._load(run)
         groups, note = self.groups(run, loaded[""].stack)
-        data = Data(run.encode(loaded[""]), run.noisy.assigned, self)
+        data = LabelledTexts(run.encode(loaded[""]), run.noisy.assigned, self)
         norms: Norms = {}
         left_out: Norms = {}
         total = len(loaded) * sum(len(rows) for group in groups for rows in group)
@@ -88,7 +88,9 @@ class Gradients(Method):
             loaded["frozen "] = run.load("frozen")
         return loaded
 
-    def groups(self, run: Run, stack: "Stack", memory: int = MEMORY) -> tuple[list[Group], str]:
+    def groups(
+        self, run: Run, stack: "Stack", memory: int = MEMORY
+    ) -> tuple[list[NoisyAndClean], str]:
         """Noisy examples and as many clean ones in random groups; what to say of intervals."""
         noisy, clean = run.noisy_rows, run.clean_rows
         if len(noisy) == 0 or len(clean) == 0:

@@ -143,7 +143,9 @@ class Pool:
     def rows(self, model: int) -> IntArray:
         """The examples that a model (from 1) is trained on; copies of a text stay in one half."""
         n_texts = int(self.groups.max()) + 1
-        return np.flatnonzero(np.isin(self.groups, half_of(n_texts, self.share, self.seed, model)))
+        return np.flatnonzero(
+            np.isin(self.groups, trained_half(n_texts, self.share, self.seed, model))
+        )
 
     def start(self, seed: int) -> "Classifier":
         """The weights that a model starts from, with an adapter if it learns with one."""
@@ -190,7 +192,7 @@ def pool_of(run: Run, method: Generalisation) -> Pool:
     )
 
 
-def half_of(n: int, share: float, seed: int, model: int) -> IntArray:
+def trained_half(n: int, share: float, seed: int, model: int) -> IntArray:
     """Which of `n` texts a model (from 1) is trained on."""
     order = generator(seed, "generalisation", "half", model).permutation(n)
     return np.sort(order[: min(n - 1, max(1, round(share * n)))])

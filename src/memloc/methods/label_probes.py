@@ -20,7 +20,7 @@ from memloc.protocol import ProbeSettings
 from memloc.run.folder import Run
 from memloc.seeds import generator
 from memloc.settings import ours, packaged, paper
-from memloc.stats.depth import LEVEL, event, first_layer
+from memloc.stats.depth import LEVEL, event, first_true
 from memloc.stats.intervals import RESAMPLES, percentiles, resampled
 from memloc.store.records import as_table
 
@@ -74,11 +74,11 @@ class LabelProbes(Method, ProbeSettings):
         rng = generator(0, "bootstrap", "label probes")
 
         def means(counts: IntArray) -> FloatArray:
-            return over_seeds(curves(probes, is_noisy, counts, n_classes))
+            return mean_over_seeds(weighted_f1(probes, is_noisy, counts, n_classes))
 
-        tables = summarise(resampled(means, len(is_noisy), rng), self)
+        tables = f1_tables(resampled(means, len(is_noisy), rng), self)
         once = np.ones((1, len(is_noisy)), dtype=np.int64)
-        by_seed = curves(probes, is_noisy, once, n_classes)[0]
+        by_seed = weighted_f1(probes, is_noisy, once, n_classes)[0]
         said = _remarks(by_seed)
         if not self.standardise:
             said += alike_remarks(run.vectors("final", self.last_layer), self.name)
@@ -114,7 +114,7 @@ class LabelProbes(Method, ProbeSettings):
         return 3 * probes + sizes.examples * sizes.predict
 
 
-def curves(
+def weighted_f1(
     probes: Mapping[str, "Probes"], is_noisy: BoolArray, counts: IntArray, n_classes: int
 ) -> FloatArray:
     """F1 of the test examples when example i is there `counts[:, i]` times, (draws, examples).
@@ -132,14 +132,14 @@ def curves(
     return np.stack(found, axis=1)
 
 
-def over_seeds(f1: FloatArray) -> FloatArray:
+def mean_over_seeds(f1: FloatArray) -> FloatArray:
     """Mean over the last axis, of the probe seeds that have such test examples."""
     there = ~np.isnan(f1)
     count = there.sum(-1)
     return np.asarray(np.nan_to_num(f1).sum(-1) / np.where(count > 0, count, np.nan))
 
 
-def summarise(found: FloatArray, settings: LabelProbes) -> dict[str, Table]:
+def f1_tables(found: FloatArray, settings: LabelProbes) -> dict[str, Table]:
     """The tables `layers` and `events`; `found` (1 + draws, curves, 2, 0..L): row 0 is the data."""
     parts: list[dict[str, Any]] = []
     for place, (examples, labels) in enumerate(CURVES):
@@ -155,7 +155,7 @@ def summarise(found: FloatArray, settings: LabelProbes) -> dict[str, Table]:
         holds = {"memorisation": memorisation(found, settings)[known], **holds}
     rows = []
     for name, condition in holds.items():
-        found_at = event(condition[0], condition[1:], first_layer, settings.first_layer)
+        found_at = event(condition[0], condition[1:], first_true, settings.first_layer)
         rows.append(found_at.row("label probes", name, readable))
     events = as_table(rows)
     events.insert(1, "variant", "plain")
@@ -199,5 +199,5 @@ def _remarks(by_seed: FloatArray) -> list[str]:
     if without.any():
         seeds = counted(len(without), "probe seed")
         said.append(f"No noisy example to test on: {without.sum()} of {seeds}.")
-    f1, chance = over_seeds(by_seed[CLEAN])[:, 1:]
+    f1, chance = mean_over_seeds(by_seed[CLEAN])[:, 1:]
     return [*said, UNLEARNT] if (f1 <= chance).mean() > 0.5 else said

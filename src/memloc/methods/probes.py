@@ -129,7 +129,7 @@ def split_rows(n: int, shares: tuple[float, float, float], seed: int) -> list[In
     return np.split(order, [train, train + validation])
 
 
-def epoch_order(n: int, seed: int, epoch: int) -> IntArray:
+def probe_order(n: int, seed: int, epoch: int) -> IntArray:
     """The order in which `n` training examples are seen."""
     return generator(seed, "probe", "order", epoch).permutation(n)
 
@@ -183,7 +183,7 @@ def _batches(
 ) -> Iterator[tuple[IntArray, Tensor]]:
     """The rows (seeds, batch) of an epoch's batches and what the probes are given there."""
     n, width, rate, seeds = train.shape[1], vectors.shape[2], settings.dropout, settings.seeds
-    order = np.stack([epoch_order(n, seed, epoch) for seed in seeds])
+    order = np.stack([probe_order(n, seed, epoch) for seed in seeds])
     rows = np.take_along_axis(train, order, axis=1)
     dropout = np.stack([epoch_dropout(n, width, rate, seed, epoch) for seed in seeds])
     for start in range(0, n, settings.batch_size):

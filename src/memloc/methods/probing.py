@@ -56,7 +56,7 @@ class Probing(Method, ProbeSettings):
         rng = generator(0, "bootstrap", self.name)
         resampled = resampled_f1(found["noise"], len(vectors), RESAMPLES, rng)
         said = [] if self.standardise else alike_remarks(vectors[:, :-1], self.name)
-        return summarise(found["noise"], found["chance"], resampled, said)
+        return probe_scores(found["noise"], found["chance"], resampled, said)
 
     def _vectors(self, run: Run) -> Vectors:
         """(examples, L + 2, width): layers 0..L of the final weights, then layer 1 of θ_F."""
@@ -88,7 +88,7 @@ class Probing(Method, ProbeSettings):
         return probes + 2 * sizes.examples * sizes.predict
 
 
-def summarise(
+def probe_scores(
     noise: "Probes", chance: "Probes", resampled: FloatArray, said: Sequence[str] = ()
 ) -> Result:
     """Scores from probes of layers 0..L and, after them, of the frozen layer 1.

@@ -61,7 +61,7 @@ def protocol_of_study(folder: Path) -> Protocol | None:
     return preset(values.get("preset") or "paper").replace(values.get("overrides") or {})
 
 
-def requested(
+def requested_methods(
     named: Named | Sequence[Named], kind: Kind, protocol: Protocol, settings: Mapping[str, Any]
 ) -> list[Method]:
     """The methods that were asked for, with their settings; those of names are the protocol's."""
@@ -122,7 +122,7 @@ def _of_values(values: Mapping[str, Any]) -> Protocol:
     return checked(_with_methods(), values)
 
 
-def describe(name: str) -> list[dict[str, str]]:
+def preset_rows(name: str) -> list[dict[str, str]]:
     """One row per setting of a preset: dotted name, value, source and description."""
     return [
         {
@@ -147,7 +147,7 @@ def compare(one: str, other: str) -> list[dict[str, str]]:
             other: right["value"],
             f"{other} from": right["source"],
         }
-        for left, right in zip(describe(one), describe(other), strict=True)
+        for left, right in zip(preset_rows(one), preset_rows(other), strict=True)
         if left["value"] != right["value"]
     ]
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class WindowOutcome:
+class WindowErrors:
     """The outcome of one window, for each example: is its label no longer predicted?"""
 
     noisy_wrong: BoolArray
@@ -114,9 +114,9 @@ def prepared(run: Run, settings: "Retraining") -> Setup:
     )
 
 
-def outcomes_of(
+def window_errors(
     setup: Setup, windows: Sequence[range], advance: Advance = lambda _: None
-) -> dict[range, WindowOutcome]:
+) -> dict[range, WindowErrors]:
     """Return the outcomes of windows; kept ones are read, the others are made."""
     found = {window: kept for window, kept in _kept(setup, windows).items() if window in windows}
     advance(len(found) * setup.updates)
@@ -124,9 +124,9 @@ def outcomes_of(
     return found | (retrain_windows(setup, missing, advance) if missing else {})
 
 
-def _kept(setup: Setup, windows: Sequence[range]) -> dict[range, WindowOutcome]:
+def _kept(setup: Setup, windows: Sequence[range]) -> dict[range, WindowErrors]:
     """Return the outcomes in files that begin with one of these windows."""
-    found: dict[range, WindowOutcome] = {}
+    found: dict[range, WindowErrors] = {}
     for window in windows:
         path = paths.kept_windows(setup.folder, window_name(window))
         kept = recall(path, setup.key, ARRAYS)
@@ -135,21 +135,21 @@ def _kept(setup: Setup, windows: Sequence[range]) -> dict[range, WindowOutcome]:
     return found
 
 
-def _outcomes(kept: Arrays) -> dict[range, WindowOutcome]:
+def _outcomes(kept: Arrays) -> dict[range, WindowErrors]:
     each = zip(kept["windows"].tolist(), kept["noisy_wrong"], kept["clean_wrong"], strict=True)
-    return {range(*ends): WindowOutcome(noisy, clean) for ends, noisy, clean in each}
+    return {range(*ends): WindowErrors(noisy, clean) for ends, noisy, clean in each}
 
 
 def retrain_windows(
     setup: Setup, windows: Sequence[range], advance: Advance = lambda _: None
-) -> dict[range, WindowOutcome]:
+) -> dict[range, WindowErrors]:
     """Reset windows, train each and what follows the blocks, and keep which labels are lost."""
     named = {window_name(window): window for window in windows}
     learners = [setup.learner(window) for window in windows]
     watch = Watch(advance)
     # A language model is asked for what it says, not for logits over its vocabulary.
     ask = setup.looked_at if setup.texts.starts is None else None
-    found: dict[range, WindowOutcome] = {}
+    found: dict[range, WindowErrors] = {}
     for ready in fit(
         learners, setup.texts, setup.settings, watch=watch, ask=ask, scratch=setup.folder
     ):

@@ -43,13 +43,13 @@ class Retraining(Method):
 
     def run(self, run: Run) -> Result:
         """Which noisy (and held-out clean) labels are lost after retraining each window."""
-        from memloc.methods.retrainer import missed, outcomes_of, prepared
+        from memloc.methods.retrainer import missed, prepared, window_errors
 
         setup = prepared(run, self)
         before = missed(setup)
         every = self.windows(run.depth)
         with track(f"{run.name} · retraining", len(every) * setup.updates) as advance:
-            found = outcomes_of(setup, every, advance)
+            found = window_errors(setup, every, advance)
         lost = [np.concatenate([found[w].noisy_wrong, found[w].clean_wrong]) for w in every]
         rows = setup.looked_at
         is_noisy = run.noisy.is_noisy[rows]

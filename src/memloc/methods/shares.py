@@ -21,7 +21,7 @@ import numpy as np
 from memloc.arrays import FloatArray, IntArray, Table
 from memloc.errors import ScoreError
 from memloc.methods import Sizes, drawn, views
-from memloc.methods.game import Examples, Game, Plan, Played, all_layers
+from memloc.methods.game import Design, Game, Played, Selection, all_layers
 from memloc.methods.result import Result
 from memloc.run.folder import Run
 from memloc.seeds import generator
@@ -97,7 +97,7 @@ class Shares(Game):
         noisy = drawn(run.noisy_rows, self.noisy_examples, run.seed, self.name, "noisy")
         return noisy, drawn(run.clean_rows, self.clean_examples or len(noisy), run.seed, self.name)
 
-    def plan(self, met: Sequence[int], examples: Examples) -> Plan:
+    def design(self, met: Sequence[int], examples: Selection) -> Design:
         """Choose every subset, or the subsets that random orders of the units go through.
 
         Orders are drawn anew for each run and example, so the error of sampling is independent
@@ -120,7 +120,7 @@ class Shares(Game):
         return float(layers / sizes.depth * texts * sizes.predict)
 
 
-class Every(Plan):
+class Every(Design):
     """Every subset of units."""
 
     @property
@@ -156,7 +156,7 @@ class Every(Plan):
 
 
 @dataclass(frozen=True)
-class Orders(Plan):
+class Orders(Design):
     """The subsets that random orders of the units go through, for each example its own."""
 
     orders: IntArray
@@ -237,11 +237,11 @@ def _scores(played: Played) -> Result:
 
     Where units are not layers, the table `units` has the units themselves.
     """
-    plan, names, n_noisy = played.plan, played.names, played.n_noisy
-    assert isinstance(plan, Every | Orders)
+    design, names, n_noisy = played.design, played.names, played.n_noisy
+    assert isinstance(design, Every | Orders)
     noisy = played.noisy
-    by_unit, each_error = plan.shares(noisy)
-    by_example = by_unit @ plan.in_layers
+    by_unit, each_error = design.shares(noisy)
+    by_example = by_unit @ design.in_layers
     errors = np.sqrt((each_error**2).sum(1)) / n_noisy  # examples have orders of their own
     rng = generator(0, "bootstrap", "shares")
 
@@ -249,24 +249,24 @@ def _scores(played: Played) -> Result:
     weighed = _weighed(by_example, played.outcome.weigh_by)
     band = bootstrap(weighed, rng=rng)
     mcog = bootstrap(weighed, rng=rng, statistic=_centre)
-    in_layers = np.sqrt(errors**2 @ plan.in_layers**2)  # as if a layer's units were independent
+    in_layers = np.sqrt(errors**2 @ design.in_layers**2)  # as if a layer's units were independent
     not_known = np.full_like(by_example, np.nan)  # what a layer's units do alone is in `units`
-    of_layers = (not_known, not_known) if names else plan.alone(noisy)
+    of_layers = (not_known, not_known) if names else design.alone(noisy)
     tables = {
         "shares": _shares_table(counted, by_example, in_layers, of_layers, rng),
         **played.example_tables(np.stack([weighed, by_example[1]])),
     }
     if names:
-        table = _shares_table(counted, by_unit, errors, plan.alone(noisy), rng)
+        table = _shares_table(counted, by_unit, errors, design.alone(noisy), rng)
         tables["units"] = played.named(table)
-    if isinstance(plan, Every):
+    if isinstance(design, Every):
         tables |= _subset_tables(noisy[0].mean(0), played.clean[0].mean(0), names)
     else:
-        played.about["remarks"].append(plan.remark)
+        played.about["remarks"].append(design.remark)
     about = {
         **played.about,
-        "exact": isinstance(plan, Every),
-        "subsets": len(plan.subsets()),
+        "exact": isinstance(design, Every),
+        "subsets": len(design.subsets()),
         "standard_error": float(errors[0].max()),
     }
     ends = band.low, band.high

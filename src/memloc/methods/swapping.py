@@ -6,7 +6,7 @@ import numpy as np
 
 from memloc.arrays import IntArray
 from memloc.methods import Sizes, drawn
-from memloc.methods.game import Examples, Game, Plan, Played
+from memloc.methods.game import Design, Game, Played, Selection
 from memloc.methods.result import Outcomes, Result, from_outcomes
 from memloc.run.folder import Run
 from memloc.settings import paper
@@ -30,7 +30,7 @@ class Swapping(Game):
         """Which noisy (and clean) labels are lost under every window, and what layers weigh."""
         played = self.play(run)
         is_noisy = np.arange(len(played.rows)) < played.n_noisy
-        every = tuple(windows(played.plan.n_units))
+        every = tuple(windows(played.design.n_units))
         wrong = played.values[0] >= 0.5  # a text is lost with half of its tokens
         outcomes = Outcomes(
             every, played.rows, is_noisy, wrong[:, 1:], wrong[:, 0], played.values[1, :, 0]
@@ -41,7 +41,7 @@ class Swapping(Game):
             "clean_examples": int((~is_noisy).sum()),
         }
         normalise = self.normalise and not run.is_null
-        n_units = played.plan.n_units
+        n_units = played.design.n_units
         found = from_outcomes(self.name, outcomes, n_units, normalise=normalise, about=about)
         return _by_layer(played, found, outcomes) if played.names else found
 
@@ -49,9 +49,9 @@ class Swapping(Game):
         """All noisy examples and, by default, all clean ones."""
         return run.noisy_rows, drawn(run.clean_rows, self.clean_examples, run.seed, self.name)
 
-    def plan(self, met: Sequence[int], examples: Examples) -> Plan:  # noqa: ARG002
+    def design(self, met: Sequence[int], examples: Selection) -> Design:  # noqa: ARG002
         """Choose all windows of units, and none."""
-        return Plan(tuple(met), (0, *window_subsets(max(met).bit_length())))
+        return Design(tuple(met), (0, *window_subsets(max(met).bit_length())))
 
     def cost(self, sizes: Sizes) -> float:
         """Return the seconds; windows share the layers before them and while they grow."""
@@ -70,7 +70,7 @@ def _by_layer(played: Played, found: Result, outcomes: Outcomes) -> Result:
 
     What was found of units is in the tables `units` and `unit_windows`.
     """
-    in_layers = played.plan.in_layers
+    in_layers = played.design.in_layers
     weights, low, high = (
         ends @ (in_layers / in_layers.sum(0)) for ends in (found.weights, found.low, found.high)
     )

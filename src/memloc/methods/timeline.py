@@ -132,7 +132,7 @@ class Timeline(Method):
             from memloc.model.predict import predicted
 
             played = game.play(run)
-            (shares, _), _ = played.plan.shares(played.values)  # type: ignore[attr-defined]
+            (shares, _), _ = played.design.shares(played.values)  # type: ignore[attr-defined]
             loaded = run.load(donor)
             said = predicted(loaded.stack, run.encode(loaded))[rows]
             says_other = said != run.noisy.assigned[rows]

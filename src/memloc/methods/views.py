@@ -16,7 +16,7 @@ MOST_POINTS = 300
 """Noisy examples, and clean ones, drawn of one task and model."""
 
 
-def in_words(table: Table, column: str, words: Mapping[Any, str]) -> Table:
+def with_words(table: Table, column: str, words: Mapping[Any, str]) -> Table:
     """Return the table with words for the values of a column, sorted in the order of the words."""
     place = {value: i for i, value in enumerate(words)}
     ordered = table.sort_values(column, key=lambda values: values.map(place), kind="stable")
@@ -28,7 +28,7 @@ def shares(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
     from memloc.stats.claims import over_seeds
 
     found = over_seeds(table, [*CASE, "value", "layer"], "share")
-    return in_words(found, "value", words["value"])
+    return with_words(found, "value", words["value"])
 
 
 def alone(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
@@ -45,7 +45,7 @@ def alone(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
     keys = [*CASE, "value", "what", "layer"]
     found = pd.concat(parts).groupby(keys, sort=False).agg(how).reset_index()
     # Margins first: single layers rarely turn a whole label.
-    return in_words(found, "value", dict(reversed(list(words["value"].items()))))
+    return with_words(found, "value", dict(reversed(list(words["value"].items()))))
 
 
 def units(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
@@ -58,10 +58,10 @@ def units(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
     named = table.assign(layers=first.where(one, first + "-" + last), kind=kind)
     keys = [*CASE, "value", "unit", "kind", "layers", "first"]
     found = over_seeds(named, keys, "share").sort_values("first", kind="stable")
-    return in_words(found, "value", words["value"])
+    return with_words(found, "value", words["value"])
 
 
-def positions(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
+def mean_positions(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
     """Mean positions between the class centroids, means over seeds.
 
     A layer counts as separable if it is so in every seed.
@@ -69,7 +69,7 @@ def positions(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
     how = dict.fromkeys(("mean", "low", "high", "separability", "by_chance"), "mean")
     how |= {"mean_low": "min", "mean_high": "max", "separable": "all"}
     keys = ["task", "model", "variant", "layer", "kind"]
-    named = in_words(table, "kind", words["kind"])
+    named = with_words(table, "kind", words["kind"])
     return named.groupby(keys, sort=False).agg(how).reset_index()
 
 
@@ -85,7 +85,7 @@ def label_probes(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
     """F1 by the examples that probes are tested on and the labels that they are asked for."""
     from memloc.stats.claims import over_seeds
 
-    named = in_words(table.assign(what=_probed(table)), "what", words["what"])
+    named = with_words(table.assign(what=_probed(table)), "what", words["what"])
     return over_seeds(named, ["task", "model", "what", "layer"], "f1", ["chance"])
 
 
@@ -150,7 +150,7 @@ def _sampled(part: Table) -> Table:
     return one.take(np.sort(rng.choice(len(one), MOST_POINTS, replace=False)))
 
 
-def curves(title: str, every: Iterable[tuple[str, Sequence[float], str]]) -> str:
+def text_curves(title: str, every: Iterable[tuple[str, Sequence[float], str]]) -> str:
     """Draw one line per curve: its name, a bar for each value, and a remark at its end."""
     lines = list(every)
     width = max(len(name) for name, _, _ in lines)
@@ -173,7 +173,7 @@ def positions_picture(layers: Table, events: Table) -> str:
         f"where noisy examples are, layer 1 to {noisy['layer'].max()}: full original class, empty "
         "assigned"
     )
-    return curves(title, lines)
+    return text_curves(title, lines)
 
 
 def probes_picture(layers: Table, words: Mapping[str, str]) -> str:
@@ -183,7 +183,7 @@ def probes_picture(layers: Table, words: Mapping[str, str]) -> str:
     for kind, name in words.items():
         f1 = shown.loc[_probed(shown) == kind, "f1"]
         lines.append((name, f1.tolist(), f"{f1.iloc[-1]:.2f}"))
-    return curves(f"F1 of label probes, layer 1 to {shown['layer'].max()}", lines)
+    return text_curves(f"F1 of label probes, layer 1 to {shown['layer'].max()}", lines)
 
 
 def timeline_picture(table: Table) -> str:
@@ -195,7 +195,7 @@ def timeline_picture(table: Table) -> str:
         learnt = part.sort_values("layer")["share"]
         end = f"{learnt.sum():+.0%} of the noisy labels"
         lines.append((f"epoch {after} to {epoch}", (learnt / top).tolist(), end))
-    return curves(f"noisy labels learnt, layer 1 to {noisy['layer'].max()}", lines)
+    return text_curves(f"noisy labels learnt, layer 1 to {noisy['layer'].max()}", lines)
 
 
 def halves_picture(examples: Table) -> str:

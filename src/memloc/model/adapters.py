@@ -19,13 +19,13 @@ from transformers.pytorch_utils import Conv1D
 
 from memloc.data.hub import asked_once
 from memloc.errors import ModelError
-from memloc.model.known import adapter_base, source_of
+from memloc.model.known import adapter_base, place_of
 from memloc.model.load import (
     Classifier,
     LoadOptions,
     label_names_of,
     load_model,
-    quiet,
+    quiet_loading,
     read_config,
     read_tokenizer,
     settle_padding,
@@ -50,7 +50,7 @@ def load_adapter(folder: Path, options: LoadOptions, *, texts: bool = False) -> 
             f"{folder} has no {WEIGHTS}: weights in other formats, which can carry code, are read "
             "with --any-format."
         )
-    with quiet(), warnings.catch_warnings(action="ignore"), _merging(folder):
+    with quiet_loading(), warnings.catch_warnings(action="ignore"), _merging(folder):
         labels: list[str] = []
         depth = None
         if texts:
@@ -59,7 +59,7 @@ def load_adapter(folder: Path, options: LoadOptions, *, texts: bool = False) -> 
             config = read_config(folder, options)
             labels, depth = label_names_of(config), int(setting(config, "num_hidden_layers"))
         else:
-            labels = _labels(folder, source_of(base), options)
+            labels = _labels(folder, place_of(base), options)
         loaded = load_model(base, labels, options=replace(options, depth=depth))
         before = _layer_hashes(loaded.model)
         adapted = peft.PeftModel.from_pretrained(loaded.model, folder)

@@ -19,8 +19,8 @@ from transformers import AttentionInterface
 from memloc.errors import ModelError
 from memloc.model.stack import TOLERANCE, BlockCall, Prepared, Stack, undropped
 
-Positions = slice | Tensor
-"""Positions to compute: one slice for all texts, or an array (texts, positions)."""
+Tokens = slice | Tensor
+"""Tokens to compute: one slice for all texts, or an array (texts, positions)."""
 SDPA = "sdpa"
 """Name of the attention implementation that can be run in two steps."""
 
@@ -84,7 +84,7 @@ class LastBlock:
         """True if readout positions can be computed alone; otherwise the block runs on all."""
 
     def read(
-        self, state: Tensor, call: BlockCall, here: Positions, copies: Stack | None = None
+        self, state: Tensor, call: BlockCall, here: Tokens, copies: Stack | None = None
     ) -> Tensor:
         """Return the block's output at some positions, or all of it where the head reads every
         position.
@@ -92,7 +92,7 @@ class LastBlock:
         Args:
             state: State before the last block.
             call: The block's other arguments.
-            here: Positions to compute.
+            here: Tokens to compute.
             copies: Copies of the stack that run in one pass; the stack itself by default.
         """
         stack = self.stack if copies is None else copies
@@ -102,7 +102,7 @@ class LastBlock:
         return output if stack.readout == "all" else _taken(output, here, 1)
 
     @staticmethod
-    def _at(stack: Stack, state: Tensor, call: BlockCall, here: Positions) -> Tensor:
+    def _at(stack: Stack, state: Tensor, call: BlockCall, here: Tokens) -> Tensor:
         usual = AttentionInterface()[SDPA]
         given: list[Any] = []
 
@@ -136,7 +136,7 @@ class LastBlock:
             first = 1 if self.stack.is_language_model else place  # one reads several positions
             return self._is_right(one, slice(first, place + 1)) and self._is_right(two, several)
 
-    def _is_right(self, prepared: Prepared, here: Positions) -> bool:
+    def _is_right(self, prepared: Prepared, here: Tokens) -> bool:
         stack, before, call = self.stack, prepared.state, prepared.calls[-1]
         for layer, other in enumerate(prepared.calls[:-1]):
             before = stack.run(layer, before, other)
@@ -163,7 +163,7 @@ def _attention(function: Callable[..., Any]) -> Iterator[None]:
         AttentionInterface.register(SDPA, usual)
 
 
-def _cut(value: Any, tokens: int, here: Positions) -> Any:
+def _cut(value: Any, tokens: int, here: Tokens) -> Any:
     """Cut a block's arguments to some positions: position ids and rotations have one row per
     token.
     """
@@ -176,7 +176,7 @@ def _cut(value: Any, tokens: int, here: Positions) -> Any:
     return value
 
 
-def _taken(value: Tensor, here: Positions, axis: int) -> Tensor:
+def _taken(value: Tensor, here: Tokens, axis: int) -> Tensor:
     if isinstance(here, slice):
         return value[(slice(None),) * axis + (here,)]
     shape = [1] * value.ndim

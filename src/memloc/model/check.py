@@ -19,8 +19,8 @@ from memloc.model.stack import (
     TOLERANCE,
     Batch,
     Stack,
-    explained,
     forward,
+    in_sentences,
     optional_setting,
     setting,
 )
@@ -128,7 +128,7 @@ def _refuse(name: str, parity: float, invariance: float) -> None:
 @torch.inference_mode()
 def _differences(loaded: Classifier, lengths: Sequence[int]) -> tuple[float, float]:
     stack = loaded.stack
-    with explained(loaded.model):
+    with in_sentences(loaded.model):
         texts = _sample_texts(stack, lengths)
         with _untouched(stack.model):
             plain = [forward(stack.model, {"input_ids": text})[0] for text in texts]
@@ -197,10 +197,10 @@ def check_pair(final: Classifier, other: Classifier, what: str) -> None:
                 f"Token {i} is {here[i]!r} for the final weights and {theirs[i]!r} for the {what} "
                 "ones: both must have the same vocabulary."
             )
-    check_labels(final.label_names, other.label_names, what)
+    check_same_labels(final.label_names, other.label_names, what)
 
 
-def check_labels(final: Sequence[str], other: Sequence[str], what: str) -> None:
+def check_same_labels(final: Sequence[str], other: Sequence[str], what: str) -> None:
     """Refuse weights whose labels differ from the final model's, or come in another order."""
     if len(final) != len(other):
         raise ModelError(

@@ -16,7 +16,7 @@ from memloc.model.load import (
     label_names_of,
     load_model,
     loading,
-    quiet,
+    quiet_loading,
     read_config,
     some_of,
 )
@@ -29,7 +29,7 @@ from memloc.store.records import versions, write_json
 
 def save_checkpoint(folder: Path, trained: Classifier, about: Mapping[str, Any]) -> None:
     """Write a `save_pretrained` folder with tokenizer and provenance, whole or not at all."""
-    with whole_folder(folder) as draft, quiet(), _as_os_error():
+    with whole_folder(folder) as draft, quiet_loading(), _as_os_error():
         if trained.adapted is not None:
             # Embeddings never learn with it; left open, PEFT asks the hub for the base model.
             trained.adapted.save_pretrained(draft, save_embedding_layers=False)
@@ -65,7 +65,7 @@ def load_checkpoint(
         return load_streamed(folder, options, texts=texts)
     if is_adapter(folder):
         return load_adapter(folder, options, texts=texts)
-    with quiet(), loading(str(folder)):
+    with quiet_loading(), loading(str(folder)):
         label_names = [] if texts else label_names_of(read_config(folder, options))
     loaded = load_model(str(folder), label_names, options=options)
     _refuse_other_weights(loaded)

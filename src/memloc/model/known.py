@@ -45,7 +45,7 @@ def default_preset(model: str) -> str:
     return "demo" if model in TINY else "paper"
 
 
-def source_of(name: str) -> str:
+def place_of(name: str) -> str:
     """Return where a model is loaded from: a local folder, or else its name on the hub."""
     if name.startswith("tiny-") and not Path(name).is_dir():
         return str(tiny_folder(name))

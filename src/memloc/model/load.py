@@ -19,7 +19,7 @@ from transformers import (
 
 from memloc.data.hub import asked_once
 from memloc.errors import ModelError, in_words
-from memloc.model.known import TINY, no_such_model, source_of
+from memloc.model.known import TINY, no_such_model, place_of
 from memloc.model.stack import Stack, as_model_error, optional_setting, setting
 from memloc.seeds import torch_seeded
 from memloc.store.identity import hash_weights
@@ -134,10 +134,10 @@ def load_model(
         options: Permissions for loading, and changes to make.
     """
     options = options or LoadOptions()
-    source = source_of(name)
+    source = place_of(name)
     # Weights that are made in inference mode could never be trained.
     with (
-        quiet(),
+        quiet_loading(),
         asked_once(source),
         loading(name),
         torch_seeded(seed, "head"),
@@ -287,7 +287,7 @@ def _refuse_no_numbers(name: str, model: Any) -> None:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def quiet_loading() -> Iterator[None]:
     """Silence reports and progress bars of transformers while active; a new head is expected
     here.
     """

@@ -70,7 +70,7 @@ def as_model_error(sentence: Callable[[Exception], str]) -> Iterator[None]:
         raise ModelError(message) from error
 
 
-def explained(model: Any) -> AbstractContextManager[None]:
+def in_sentences(model: Any) -> AbstractContextManager[None]:
     """Turn any error of a model's own code into a sentence on what memloc did not expect of it."""
     return as_model_error(
         lambda error: (
@@ -122,7 +122,7 @@ class Stack:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
-        with explained(model):
+        with in_sentences(model):
             self.blocks = find_blocks(model)
             self._answers, self.readout, self.width = _observe(model, self.blocks)
             if self.is_language_model:

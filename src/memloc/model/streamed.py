@@ -29,7 +29,7 @@ from memloc.model.load import (
     Classifier,
     LoadOptions,
     loading,
-    quiet,
+    quiet_loading,
     read_config,
     read_tokenizer,
     settle_padding,
@@ -89,7 +89,7 @@ def load_streamed(
     if is_adapter(folder):
         raise ModelError(f"{folder} holds an adapter, which cannot be streamed: set stream=false.")
     kind = AutoModelForCausalLM if texts else AutoModelForSequenceClassification
-    with quiet(), loading(str(folder)), torch.inference_mode(False):
+    with quiet_loading(), loading(str(folder)), torch.inference_mode(False):
         given = {"dtype": torch.float32, "trust_remote_code": options.remote_code}
         for mode in (_NoMemory(), nullcontext()):
             with _without_weights(), mode:

@@ -29,7 +29,7 @@ UNDONE = 0.9
 """Share of the memorised labels that counts as undone."""
 
 
-def control(results: "Results") -> pd.DataFrame:
+def control_table(results: "Results") -> pd.DataFrame:
     """Score how well each method finds the layers of each plant."""
     settings = results.protocol.control
     return plant_scores(results["control_layers"], settings.ks, settings.validation_tasks)
@@ -68,7 +68,7 @@ def scores(results: "Results") -> pd.DataFrame:
     return claims.task_scores(_main(results, "runs"), measured)
 
 
-def points(results: "Results") -> pd.DataFrame:
+def depth_points(results: "Results") -> pd.DataFrame:
     """Pair the depth by every measure with the task's generalisation, both with intervals."""
     if results["main_depths"].empty:
         return pd.DataFrame()
@@ -88,7 +88,7 @@ def table_2(results: "Results") -> pd.DataFrame:
 COMPARED = {"M-CoG": ("mcog", "mcog"), "layer weights": ("layers", "weight")}
 
 
-def agreement(results: "Results") -> pd.DataFrame:
+def agreement_table(results: "Results") -> pd.DataFrame:
     """Correlate methods, and models, by M-CoG and by layer weights."""
     parts = []
     for what, (name, column) in COMPARED.items():
@@ -113,7 +113,7 @@ def _compared(compare: Callable[..., pd.DataFrame], name: str) -> "Derive":
     return derive
 
 
-def size_agreement(results: "Results") -> pd.DataFrame:
+def sizes_compared(results: "Results") -> pd.DataFrame:
     """Correlate larger models with the others by how deep they hold the same tasks."""
     table, larger = results["depths"], results.large
     table = table[~table["task"].astype(str).str.endswith(BINARY)]
@@ -146,7 +146,7 @@ def leading(results: "Results") -> str:
     return [*(name for table in tables for name in method_order(table["method"])), ""][0]
 
 
-def strip(results: "Results") -> pd.DataFrame:
+def strip_table(results: "Results") -> pd.DataFrame:
     """Return the share of each layer by the leading method, for each task and model.
 
     Planted runs follow, as means over those with the same layers. Weights are shares of their
@@ -265,7 +265,7 @@ def layers_to_undo(windows: pd.DataFrame) -> pd.DataFrame:
 
 
 DERIVED: dict[str, "Derive"] = {
-    "control": control,
+    "control": control_table,
     "control_scores": lambda results: mean_scores(results["control"], ["method"]),
     "nulls": lambda results: null_claims(results["control_layers"]),
     "judged_runs": lambda results: over_runs(results.memorised("answers")),
@@ -276,16 +276,16 @@ DERIVED: dict[str, "Derive"] = {
     "main_depths": lambda results: _depths(results, partial(_main, results)),
     "main_mcog": lambda results: _main(results, "mcog"),
     "scores": scores,
-    "points": points,
+    "points": depth_points,
     "table_2": table_2,
-    "agreement": agreement,
+    "agreement": agreement_table,
     "order_agreement": _compared(claims.order_agreement, "main_mcog"),
     "event_agreement": _compared(claims.event_agreement, "main_depths"),
-    "size_agreement": size_agreement,
+    "size_agreement": sizes_compared,
     "binary_depths": binary_depths,
     "binarisation": _compared(claims.binarisation, "binary_depths"),
     "paired_mcog": lambda results: results.of_usual_depth(paired(results, "mcog")),
-    "strip": strip,
+    "strip": strip_table,
     "single_layers": lambda results: single_layers(
         results.whole("windows"),
         same_layer=results.protocol.summary.single_layer == "largest mean",

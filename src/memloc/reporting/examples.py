@@ -10,7 +10,7 @@ import pandas as pd
 from memloc.arrays import BoolArray, FloatArray, IntArray
 from memloc.methods.registry import by_reference
 from memloc.methods.result import Outcomes, outcomes_from
-from memloc.reporting.reading import joined, kept_files
+from memloc.reporting.reading import join_parts, kept_files
 from memloc.run.folder import Run
 from memloc.stats.depth import centres_of_gravity
 from memloc.stats.windows import layer_weights, window_matrix
@@ -34,7 +34,7 @@ def examples_of(
 ) -> pd.DataFrame:
     """Return the training examples of some rows of `runs`, with labels by name."""
     opened = results.opened(runs)
-    return joined("examples", [(key, _examples(run, noisy_only)) for key, run in opened])
+    return join_parts("examples", [(key, _examples(run, noisy_only)) for key, run in opened])
 
 
 def _examples(run: Run, noisy_only: bool) -> pd.DataFrame:
@@ -59,7 +59,7 @@ def reverted(results: "Results") -> pd.DataFrame:
     """Return, for each noisy example and window, whether the assigned label is lost."""
     opened = results.opened(results["runs"])
     parts = [({**key, "method": m}, t) for key, run in opened for m, t in _reverted(run)]
-    return joined("reverted", parts)
+    return join_parts("reverted", parts)
 
 
 def _reverted(run: Run) -> Iterator[tuple[str, Any]]:
@@ -68,7 +68,7 @@ def _reverted(run: Run) -> Iterator[tuple[str, Any]]:
         yield path.parent.name, read_columns(path, None, NOISY)
 
 
-def outcomes_of(results: "Results", run: pd.DataFrame) -> dict[str, Outcomes]:
+def outcomes_by_method(results: "Results", run: pd.DataFrame) -> dict[str, Outcomes]:
     """Return which windows revert which noisy example of one run, for methods to be trusted.
 
     The run is a row of `runs`.
@@ -117,7 +117,7 @@ def example_layers(results: "Results") -> pd.DataFrame:
     parts = []
     for run in results.first_runs:
         texts = examples_of(results, run, noisy_only=True).drop(columns="is_noisy")
-        for method, outcomes in outcomes_of(results, run).items():
+        for method, outcomes in outcomes_by_method(results, run).items():
             weights = example_weights(outcomes.noisy_wrong, outcomes.windows)
             held = pd.DataFrame(weights, outcomes.noisy_rows, range(1, weights.shape[1] + 1))
             parts.append(_example_rows(method, held, texts).assign(quantity=WINDOWS))
@@ -188,7 +188,7 @@ def _bits(results: "Results", run: pd.DataFrame, places: "pd.Series") -> list[di
     about = run.iloc[0]
     head = {"model": str(about["model"]), "seed": int(about["seed"])}
     found = []
-    for method, outcomes in outcomes_of(results, run).items():
+    for method, outcomes in outcomes_by_method(results, run).items():
         kept = np.isin(outcomes.noisy_rows, places.index)
         bits = np.packbits(outcomes.noisy_wrong[kept]).tobytes()
         found.append(

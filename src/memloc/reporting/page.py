@@ -27,7 +27,7 @@ from memloc.reporting.missing import Coverage, command, commands_of, coverage
 from memloc.reporting.results import Results, load_results
 from memloc.reporting.sentences import Line, Summary, remark_on, summarise
 from memloc.reporting.style import TITLES, asset, method_order, task_order
-from memloc.reporting.tables import Table, as_text, cell, tables_of
+from memloc.reporting.tables import TableExhibit, as_text, cell, tables_of
 from memloc.store import paths
 from memloc.store.files import whole_file
 from memloc.store.records import as_stored, read_json, write_json
@@ -138,7 +138,7 @@ def render(results: Results, summary: Summary, found: Coverage | None = None) ->
 def _sections(
     summary: Summary,
     drawn: dict[Figure, Drawn],
-    tables: dict[Table, pd.DataFrame],
+    tables: dict[TableExhibit, pd.DataFrame],
     has_examples: bool,
 ) -> Iterator[dict[str, Any]]:
     """Yield the sections that have something to show: sentences, figures and tables."""
@@ -154,7 +154,7 @@ def _sections(
 
 
 def _absent(
-    results: Results, figures: Sequence[Figure], tables: dict[Table, pd.DataFrame]
+    results: Results, figures: Sequence[Figure], tables: dict[TableExhibit, pd.DataFrame]
 ) -> dict[str, list[str]]:
     """Return titles of figures and tables without results, by the command that makes them."""
     exhibits = [*figures, *(table for table, tidy in tables.items() if tidy.empty)]
@@ -231,7 +231,7 @@ def _example_blocks(results: Results) -> Iterator[tuple[str, dict[str, Any]]]:
             yield task, block
 
 
-def _shown(table: Table, tidy: pd.DataFrame) -> dict[str, Any]:
+def _shown(table: TableExhibit, tidy: pd.DataFrame) -> dict[str, Any]:
     text = as_text(table, tidy)
     return {
         "title": table.title,

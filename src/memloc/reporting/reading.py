@@ -17,7 +17,7 @@ from memloc.methods.result import can_mix, events_of, read_about, stored_table
 from memloc.run.folder import Run
 from memloc.run.records import Accuracies, at_the_end
 from memloc.settings import packaged
-from memloc.stats.answers import Answer, agreement, corrected, half_of
+from memloc.stats.answers import Answer, agrees, corrected, half_of
 from memloc.stats.evenness import ALPHA
 from memloc.stats.windows import planted_layers
 from memloc.store import paths
@@ -39,7 +39,7 @@ LOCALISED = ("layers", "mcog", "windows")
 UNSEEN = [("split", "==", "validation")]
 
 Row = dict[str, Any]
-Parts = Sequence[tuple[Row, Any]]
+TableParts = Sequence[tuple[Row, Any]]
 """Tables with the key that stands before the rows of each."""
 
 
@@ -83,7 +83,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Found:
+class KeyedRun:
     """A run with the key of its rows."""
 
     key: Row
@@ -97,7 +97,7 @@ class Found:
         return [_stored(self, folder) for folder in sorted(folders)]
 
 
-def _stored(found: Found, folder: Path) -> Stored:
+def _stored(found: KeyedRun, folder: Path) -> Stored:
     record, run = read_about(folder), found.run
     with as_stored(folder / paths.ABOUT):
         if record["method"] != folder.name:
@@ -119,7 +119,7 @@ def kept_files(run: Run, name: str) -> list[Path]:
     return sorted(path for path in found if not is_draft(path.relative_to(run.folder)))
 
 
-def find_runs(folder: Path) -> list[Found]:
+def find_runs(folder: Path) -> list[KeyedRun]:
     """Return the runs below a folder by task, model and seed; runs of one key never merge."""
     places = [
         path.parent
@@ -129,12 +129,12 @@ def find_runs(folder: Path) -> list[Found]:
     ]
     # The deepest first: a run at the place where `memloc train` puts it keeps the plain name.
     places.sort(key=lambda place: (-len(place.parts), str(place)))
-    found: dict[tuple[Any, ...], Found] = {}
+    found: dict[tuple[Any, ...], KeyedRun] = {}
     for run in map(Run.open, places):
         key = _key(run)
         if tuple(key.values()) in found:
             key["model"] += f" ({run.folder.relative_to(folder)})"
-        found[tuple(key.values())] = Found(key, run)
+        found[tuple(key.values())] = KeyedRun(key, run)
     names = ("task", "model", "seed")
     return sorted(found.values(), key=lambda each: [str(each.key[name]) for name in names])
 
@@ -156,7 +156,7 @@ def _key(run: Run) -> Row:
     return key if plant is None else key | {name: getattr(plant, name) for name in PLANT}
 
 
-def read_tables(folder: Path, every: Sequence[Found], needed: float) -> dict[str, pd.DataFrame]:
+def read_tables(folder: Path, every: Sequence[KeyedRun], needed: float) -> dict[str, pd.DataFrame]:
     """Return all tables of the runs.
 
     Args:
@@ -173,7 +173,7 @@ def read_tables(folder: Path, every: Sequence[Found], needed: float) -> dict[str
     curves = [(each.key, each.run.training()) for each in runs]
     return {
         "runs": _table("runs", [{**e.key, **_run_row(e.run, folder, needed)} for e in runs]),
-        "training": joined("training", [(key, curve) for key, curve in curves if len(curve)]),
+        "training": join_parts("training", [(key, curve) for key, curve in curves if len(curve)]),
         "made": _table("made", [{**each.key, "settings": each.settings} for each in stored]),
         **shown,
         "answers": compared(read_answers("answers", stored), shown.get("layers")),
@@ -227,7 +227,7 @@ def read_shown(stored: Sequence[Stored], before: str = "") -> dict[str, pd.DataF
                 rows = _their_events(each.method, rows)
             if rows is not None:
                 parts[before + name].append((each.key, rows))
-    return {name: joined(name, keyed) for name, keyed in parts.items()}
+    return {name: join_parts(name, keyed) for name, keyed in parts.items()}
 
 
 def _their_events(method: str, rows: Any) -> Any:
@@ -282,11 +282,11 @@ def compared(answers: pd.DataFrame, layers: pd.DataFrame | None) -> pd.DataFrame
             half = tuple(int(layer) for layer in row["half"].split(", ") if layer)
             half = half or half_of(weights[*run, row["method"]])
             profile = weights[*run, best[run]["method"]]
-            table.loc[place, "agrees"] = agreement(best[run]["word"], profile, half)
+            table.loc[place, "agrees"] = agrees(best[run]["word"], profile, half)
     return table[COLUMNS["answers"]]
 
 
-def _by_good_references(planted: Sequence[Found], needed: float) -> list[Stored]:
+def _by_good_references(planted: Sequence[KeyedRun], needed: float) -> list[Stored]:
     """Return results of planted runs, but for those decided by a reference that learnt little."""
     # A null has the reference weights of its plant.
     own = {_plant(each): each.run.reference_accuracy for each in planted if not each.run.is_null}
@@ -298,7 +298,7 @@ def _by_good_references(planted: Sequence[Found], needed: float) -> list[Stored]
     return kept
 
 
-def _plant(found: Found) -> tuple[Any, ...]:
+def _plant(found: KeyedRun) -> tuple[Any, ...]:
     return tuple(value for name, value in found.key.items() if name != "null")
 
 
@@ -311,10 +311,10 @@ def read_control_layers(stored: Sequence[Stored]) -> pd.DataFrame:
             if "windows" in each.tables:
                 undone = each.read("windows")["error"].to_numpy().max()
             parts.append(({**each.key, "undone": undone}, each.read("layers")))
-    return joined("control_layers", parts)
+    return join_parts("control_layers", parts)
 
 
-def read_plants(planted: Sequence[Found], weights: pd.DataFrame) -> pd.DataFrame:
+def read_plants(planted: Sequence[KeyedRun], weights: pd.DataFrame) -> pd.DataFrame:
     """Return each planted run with the learning rate that it needed, accuracies and methods."""
     used = weights.groupby([*KEY, *PLANT])["method"].unique()
     rows = []
@@ -333,7 +333,7 @@ def read_plants(planted: Sequence[Found], weights: pd.DataFrame) -> pd.DataFrame
     return _table("plants", rows)
 
 
-def joined(name: str, parts: Parts) -> pd.DataFrame:
+def join_parts(name: str, parts: TableParts) -> pd.DataFrame:
     """Join the parts of a table, which are all of pandas or all of Arrow."""
     columns = COLUMNS.get(name, [])
     if not parts:
@@ -357,7 +357,7 @@ def joined(name: str, parts: Parts) -> pd.DataFrame:
     return whole[columns] if columns else whole
 
 
-def _joined(name: str, parts: Parts) -> pd.DataFrame:
+def _joined(name: str, parts: TableParts) -> pd.DataFrame:
     """Join Arrow tables; an error names the first that does not fit those before it."""
     import pyarrow as pa
 
@@ -377,7 +377,7 @@ def _joined(name: str, parts: Parts) -> pd.DataFrame:
     return whole
 
 
-def commands(runs: Sequence[Found]) -> Iterator[str]:
+def commands(runs: Sequence[KeyedRun]) -> Iterator[str]:
     """Yield recorded commands in the order to repeat them: runs, methods, then planted runs."""
     for is_planted in (False, True):
         some = [each for each in runs if (each.run.plant is not None) == is_planted]

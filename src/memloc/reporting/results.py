@@ -24,7 +24,7 @@ from memloc.store.records import as_path, as_stored, read_columns
 
 READ = tuple(name for name in COLUMNS if name not in derived())
 """Tables that are read at once; the others are derived from them when they are asked for."""
-Part = Literal["all", "memorised", "whole", "usual"]
+Which = Literal["all", "memorised", "whole", "usual"]
 """Runs of a table: all; those that memorised; of them, those of whole tasks, not of binarised
 ones; of these, those of models that are as deep as most."""
 
@@ -94,7 +94,7 @@ class Results:
             lookup(column, value, dict.fromkeys(map(str, known)))
             raise UnknownName(f"No {column} is {value!r}: values of this column are no strings.")
 
-    def part(self, name: str, runs: Part = "all") -> pd.DataFrame:
+    def part(self, name: str, runs: Which = "all") -> pd.DataFrame:
         """Return a table, or the rows of some runs in it."""
         if runs == "all":
             return self[name]

@@ -86,7 +86,7 @@ def control_layers(table: pd.DataFrame) -> pd.DataFrame:
     return named.sort_values(["null", "first"], kind="stable", ignore_index=True)
 
 
-def agreement(table: pd.DataFrame) -> pd.DataFrame:
+def agreement_cells(table: pd.DataFrame) -> pd.DataFrame:
     """Return coefficients of all pairs in both orders; a star marks significant ones."""
     turned = table.rename(columns={"one": "other", "other": "one"})
     drawn = pd.concat([table, turned], ignore_index=True)
@@ -137,7 +137,7 @@ LIGHT = 0.3
 """Share below which a cell is dark and its number light."""
 
 
-def strip(table: pd.DataFrame) -> pd.DataFrame:
+def strip_cells(table: pd.DataFrame) -> pd.DataFrame:
     """Return the strip's rows by task and model, planted runs below, with numbers for the cells."""
     one_model = table.loc[table["planted"] == "", "model"].nunique() <= 1
     name = table["task"] if one_model else table["task"] + " · " + table["model"]
@@ -173,10 +173,10 @@ ROWS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "mcog-over-methods": partial(averaged_mcog, by=[*CASE], group="method"),
     "events": event_pairs,
     "binarised": binarised,
-    "agreement": agreement,
+    "agreement": agreement_cells,
     "training": training_curves,
     "windows": window_matrices,
-    "strip": strip,
+    "strip": strip_cells,
     "centres": centres,
 }
 """Functions that make the rows of a figure, by its name."""

@@ -32,7 +32,7 @@ ANSWERED = 6
 """Runs that are answered one by one; more are counted."""
 
 
-def say(name: str, **values: Any) -> str:
+def phrase(name: str, **values: Any) -> str:
     """Return the sentence of this name with these values in it."""
     return str(SAID[name]).format(**values)
 
@@ -47,7 +47,7 @@ def sentence(found: Result) -> str:
     """Say what a method found in a model, and how sure that is."""
     text = _told(found)
     if found.about.get("forced"):
-        return say("forced", share=found.about.get("final_noisy_accuracy", math.nan), text=text)
+        return phrase("forced", share=found.about.get("final_noisy_accuracy", math.nan), text=text)
     return text
 
 
@@ -68,9 +68,9 @@ def _told(found: Result) -> str:
 def _layers_matter(scores: Result) -> str:
     mcog = {**asdict(scores.mcog), "method": scores.method, "depth": scores.depth}
     if math.isnan(mcog["estimate"]):
-        return say("no_centre", **mcog)
-    sure = "" if math.isnan(mcog["low"]) else say("centre_interval", **mcog)
-    clauses = [say("centre", **mcog, sure=sure, most=int(np.argmax(scores.weights)) + 1)]
+        return phrase("no_centre", **mcog)
+    sure = "" if math.isnan(mcog["low"]) else phrase("centre_interval", **mcog)
+    clauses = [phrase("centre", **mcog, sure=sure, most=int(np.argmax(scores.weights)) + 1)]
     if "windows" in scores.tables:
         clauses.append(f"changing {_undone(scores['windows'].assign(run=1), ['run'])}")
     return "; ".join(clauses) + "."
@@ -81,11 +81,11 @@ def _happening(event: Mapping[Any, Any]) -> str:
     layer, low, high = (layer_name(event[name]) for name in ("layer", "low", "high"))
     never = layer == "never"
     known = has_interval(event["low"], event["high"], event["never"])
-    return say(
+    return phrase(
         "event",
         what=brought("events").get(event["event"], {}).get("means", event["event"]),
         at=layer if never else f"layer {layer}",
-        sure=say("event_interval", low=low, high=high) if known else "",
+        sure=phrase("event_interval", low=low, high=high) if known else "",
         mark=SAID["unclear"] if not never and not event["separable"] else "",
     )
 
@@ -178,14 +178,14 @@ def _answers(results: Results) -> Iterator[str]:
         table[table["method"] == method] for table in map(results.whole, ("layers", "answers"))
     )
     if results.memorised("runs").empty:
-        yield say("nothing_memorised")
+        yield phrase("nothing_memorised")
     elif layers.empty:
         todo = _by(" yet (`{}`)", command(best, results) or command("localise", results))
-        why = say("not_localised", todo=todo)
+        why = phrase("not_localised", todo=todo)
         unlearnt = SAID["unlearnt_references"]
-        yield say("nothing_named", why=unlearnt if len(results.unlearnt) else why)
+        yield phrase("nothing_named", why=unlearnt if len(results.unlearnt) else why)
     elif not exactness(method):
-        yield say("one_method", method=method, todo=_by(": try `{}`", command(best, results)))
+        yield phrase("one_method", method=method, todo=_by(": try `{}`", command(best, results)))
     elif 0 < len(answers) <= ANSWERED:
         rows = answers.to_dict("records")
         for name, row in zip(_names(rows), rows, strict=True):
@@ -202,9 +202,11 @@ def _counted(results: Results, method: str, answers: pd.DataFrame) -> str:
     depth = results["runs"]["depth"].max()
     centres = _range(over_seeds(mcog, POINT, "mcog")["mcog"], ".1f")
     by = methods()[method].report.get("by", f"by {method}")
-    clauses = [say("centres", by=by, centres=centres, depth=depth)]
+    clauses = [phrase("centres", by=by, centres=centres, depth=depth)]
     if counts:
-        clauses.insert(0, say("outcomes", runs=counted(len(answers), "run"), counts=listed(counts)))
+        clauses.insert(
+            0, phrase("outcomes", runs=counted(len(answers), "run"), counts=listed(counts))
+        )
     return joined(clauses)
 
 
@@ -222,9 +224,9 @@ def _how_sure(results: Results) -> str:
     if mine.empty:
         todo = _by(" (`{}`)", command("control", results))
         why = f"{method} did not look at labels" if len(control) else "no labels were"
-        said = say("untested", why=why, todo=todo)
+        said = phrase("untested", why=why, todo=todo)
     else:
-        said = say("tested", **_means(mine)[0])
+        said = phrase("tested", **_means(mine)[0])
     return said + (SAID["one_seed"] if results["runs"]["seed"].nunique() == 1 else "")
 
 
@@ -257,12 +259,12 @@ def _trust(results: Results) -> Iterator[Line]:
     compared = judged[judged["agrees"] != "–"] if len(judged) else judged
     if len(compared):
         pairs = [f"{name} in {row['agrees'].item()}" for name, row in _by_method(compared)]
-        yield Line("trust", say("agreement", method=leading(results), others=listed(pairs)))
+        yield Line("trust", phrase("agreement", method=leading(results), others=listed(pairs)))
     if results.control.empty:
         return
     rows = _means(results.control)
-    ranked, chance = [say("ranked", **row) for row in rows], [row["chance"] for row in rows]
-    yield Line("trust", say("control", methods=", by ".join(ranked), chance=np.mean(chance)))
+    ranked, chance = [phrase("ranked", **row) for row in rows], [row["chance"] for row in rows]
+    yield Line("trust", phrase("control", methods=", by ".join(ranked), chance=np.mean(chance)))
     if said := remarks_on(results.control_layers):
         yield Line("trust", f"Control: {said}", is_open=True)
 
@@ -278,12 +280,12 @@ def _depth(results: Results) -> Iterator[Line]:
         means = over_seeds(part, POINT, "mcog").sort_values("mcog")
         first, last = means.iloc[0], means.iloc[-1]
         ends = {"first": _sure(first, "mcog", ".1f"), "last": _sure(last, "mcog", ".1f")}
-        where = say("depth_of_one", **ends)
+        where = phrase("depth_of_one", **ends)
         if len(means) > 1:
             apart = "do not overlap" if last["low"] > first["high"] else "overlap"
             who = {"least": _point(first), "most": _point(last), "n": len(means)}
-            where = say("depth_of_many", **ends, **who, apart=apart)
-        yield Line("where", say("depth", method=method, where=where))
+            where = phrase("depth_of_many", **ends, **who, apart=apart)
+        yield Line("where", phrase("depth", method=method, where=where))
 
 
 def _windows(results: Results) -> Iterator[Line]:
@@ -291,7 +293,7 @@ def _windows(results: Results) -> Iterator[Line]:
         widths = layers_to_undo(part)
         best, mean = (_range(widths[n], ".0f", "all") for n in ("best", "on_average"))
         yield Line("where", f"{method.capitalize()} {_undone(part, RUN)}.")
-        yield Line("where", say("widths", share=UNDONE, method=method, best=best, mean=mean))
+        yield Line("where", phrase("widths", share=UNDONE, method=method, best=best, mean=mean))
 
 
 UNKNOWN = "an unknown share"
@@ -302,7 +304,7 @@ def _undone(windows: pd.DataFrame, run: list[str]) -> str:
     sized = windows.assign(width=windows["last"] - windows["first"] + 1)
     one, every = largest(sized[sized["width"] == 1], run, "error"), largest(sized, run, "width")
     said = [
-        say(
+        phrase(
             "undone",
             labels=_range(e["error"], ".0%"),
             clean=_range(e["clean_error"], ".1%", UNKNOWN),
@@ -320,7 +322,7 @@ def _events(results: Results) -> Iterator[Line]:
         if part.empty or "happens" not in about:
             continue
         unclear = int((part["layer"].notna() & ~part["separable"].astype(bool)).sum())
-        more = say("happens_unclear", counted=counted(unclear, "run")) if unclear else ""
+        more = phrase("happens_unclear", counted=counted(unclear, "run")) if unclear else ""
         layer = _range(part["layer"], ".0f", "none")
         yield Line("how", about["happens"].format(layer=layer, unclear=more))
 
@@ -340,7 +342,7 @@ def _left_out(results: Results) -> Iterator[Line]:
         ("where", "blind", blind.assign(method=blind["method"].str.capitalize())),
     ):
         words = [
-            say(name, **{str(k): v for k, v in row.items()}) for row in table.to_dict("records")
+            phrase(name, **{str(k): v for k, v in row.items()}) for row in table.to_dict("records")
         ]
         if said := remarks_on(table.assign(remark=words)):
             yield Line(section, said, is_open=True)
@@ -372,7 +374,7 @@ def _coefficients(results: Results) -> Iterator[Line]:
     if any((table["rho"].notna() & table["low"].isna()).any() for table in tables):
         tasks = results.whole("runs")["task"].nunique()
         known = {"fewest": FEWEST_GROUPS, "counted": counted(tasks, "task")}
-        text = say("few_tasks", **known, least=1 / factorial(tasks))
+        text = phrase("few_tasks", **known, least=1 / factorial(tasks))
         yield Line("paper", text, is_open=True)
 
 
@@ -383,15 +385,15 @@ def _correlated(about: str, table: pd.DataFrame) -> Iterator[Line]:
     if rows:
         each = [f"{_sure(row, 'rho', '.2f')} for {row['name']}" for row in rows]
         shown = listed(each) if len(each) <= NAMED else f"from {each[0]} to {each[-1]}"
-        found = say("coefficients", about=about, shown=shown, n=len(rows), every=len(table))
+        found = phrase("coefficients", about=about, shown=shown, n=len(rows), every=len(table))
         yield Line("paper", found)
     for why, part in table[~is_found].groupby("why", sort=False):
         names = part["name"].tolist()
         who = listed(names) if len(names) <= NAMED else f"{len(names)} pairs"
-        unsure = say(
+        unsure = phrase(
             "not_from_0", rho=_range(part["rho"], ".2f"), p=_range(part["corrected"], ".2f")
         )
-        text = say("not_known", about=about, who=who, why=str(why) or unsure)
+        text = phrase("not_known", about=about, who=who, why=str(why) or unsure)
         yield Line("paper", text, is_open=True)
 
 

@@ -52,7 +52,7 @@ class Exhibit(Settings):
     def shown(self, results: "Results") -> pd.DataFrame:
         """Return the rows of the table for the runs that count."""
         table = results.part(self.table, self.runs)
-        return plain(table) if self.theirs else table
+        return drawable(table) if self.theirs else table
 
     @classmethod
     def read(cls, what: Literal["figures", "tables"]) -> "tuple[Self, ...]":
@@ -131,7 +131,7 @@ class Theirs:
 def theirs_of(results: "Results") -> list[Theirs]:
     """Return the tables that methods of other packages left."""
     names = [name for name in results.tables if name not in COLUMNS]
-    found = [Theirs(name, plain(results.memorised(name))) for name in names]
+    found = [Theirs(name, drawable(results.memorised(name))) for name in names]
     return [each for each in found if len(each.table)]
 
 
@@ -143,7 +143,7 @@ TAKEN = {"seeds", "name", "func", "engine", "engine_kwargs"}
 """Names that columns get, or pandas' arguments have, while figures and tables are made."""
 
 
-def plain(table: pd.DataFrame) -> pd.DataFrame:
+def drawable(table: pd.DataFrame) -> pd.DataFrame:
     """Return the columns of another package's table that can be drawn: numbers and texts.
 
     A text that is not there is empty, a number that is infinite is not there.

@@ -12,7 +12,7 @@ from memloc.arrays import FloatArray
 from memloc.errors import lookup
 from memloc.reporting.derived import counted_events
 from memloc.reporting.results import Results
-from memloc.reporting.sentences import remarks_on, say
+from memloc.reporting.sentences import phrase, remarks_on
 from memloc.reporting.style import Exhibit, Theirs, method_order, theirs_of
 from memloc.stats.agreement import FEWEST_GROUPS
 from memloc.stats.claims import POINT, over_seeds
@@ -24,7 +24,7 @@ FORMATS = {"csv": "csv", "parquet": "parquet", "markdown": "md", "latex": "tex"}
 """Endings of files by the name of the format."""
 
 
-class Table(Exhibit):
+class TableExhibit(Exhibit):
     """A table of the report and of `memloc tables`, as `tables.yaml` or a method describes it."""
 
     columns: dict[str, str | None] | None = None
@@ -47,15 +47,15 @@ class Table(Exhibit):
         return f"{note} {remarks_on(tidy)}".strip()
 
 
-TABLES = Table.read("tables")
+TABLES = TableExhibit.read("tables")
 
 
-def tables_of(results: Results) -> list[Table]:
+def tables_of(results: Results) -> list[TableExhibit]:
     """Return the described tables, and those of other packages' methods."""
     return [*TABLES, *map(table_of, theirs_of(results))]
 
 
-def table_of(theirs: Theirs) -> Table:
+def table_of(theirs: Theirs) -> TableExhibit:
     """Describe another package's table; if it is by layer, people read the number that is drawn."""
     by_layer = ["layer"] if "layer" in theirs.table else []
     numbers = theirs.numbers[:1] if by_layer else theirs.numbers
@@ -65,17 +65,17 @@ def table_of(theirs: Theirs) -> Table:
         columns[numbers[0]] = f"{numbers[0]} low high"
     is_wide = numbers and not theirs.table.duplicated(first).any()
     wide = tuple(by_layer) if is_wide else ()
-    return Table(**theirs.words, columns=columns, wide=wide, note=theirs.about)
+    return TableExhibit(**theirs.words, columns=columns, wide=wide, note=theirs.about)
 
 
 def _computed(tidy: pd.DataFrame) -> dict[str, str]:
     """Return the parts of notes that explain stars, brackets and averaged methods."""
     known = tidy[tidy["rho"].notna()]
-    intervals = [say("over_tasks")] if known["low"].notna().any() else []
+    intervals = [phrase("over_tasks")] if known["low"].notna().any() else []
     if known["low"].isna().any():
-        intervals.append(say("no_interval", fewest=FEWEST_GROUPS))
+        intervals.append(phrase("no_interval", fewest=FEWEST_GROUPS))
     unclear = "n_inseparable" in known and (known["n_inseparable"] > 0).any()
-    words = [say("permuted"), *([say("dagger", mark=DAGGER)] if unclear else []), *intervals]
+    words = [phrase("permuted"), *([phrase("dagger", mark=DAGGER)] if unclear else []), *intervals]
     found = {"coefficients": " ".join(words), "intervals": " ".join(intervals)}
     return {**found, "averaged": _averaged(tidy) if "methods" in tidy else ""}
 
@@ -86,16 +86,16 @@ def _averaged(tidy: pd.DataFrame) -> str:
     *others, last = method_order(methods[0].split(", ")) if methods else [""]
     if not others:
         return f" M-CoG is that of {last}." if last else ""
-    return say("averaged", others=", ".join(others), last=last)
+    return phrase("averaged", others=", ".join(others), last=last)
 
 
 def write_tables(
     results: Results, folder: Path, kind: str = "csv", only: Sequence[str] = ()
-) -> tuple[list[Path], list[Table]]:
+) -> tuple[list[Path], list[TableExhibit]]:
     """Write all tables, or those called `only`; return the files, and tables without results."""
     ending = lookup("table format", kind, FORMATS)
     written, missing = [], []
-    for table in Table.chosen(tables_of(results), only):
+    for table in TableExhibit.chosen(tables_of(results), only):
         tidy = table.shown(results)
         if tidy.empty:
             missing.append(table)
@@ -106,7 +106,7 @@ def write_tables(
     return written, missing
 
 
-def _write(table: Table, tidy: pd.DataFrame, path: Path) -> None:
+def _write(table: TableExhibit, tidy: pd.DataFrame, path: Path) -> None:
     if path.suffix == ".parquet":
         return write_table(path, tidy, {"table": table.name, "title": table.title})
     if path.suffix == ".csv":
@@ -120,7 +120,7 @@ def _write(table: Table, tidy: pd.DataFrame, path: Path) -> None:
     return None
 
 
-def as_text(table: Table, tidy: pd.DataFrame) -> pd.DataFrame:
+def as_text(table: TableExhibit, tidy: pd.DataFrame) -> pd.DataFrame:
     """Return the layout for people, with texts in all cells."""
     text = table.layout(tidy).map(cell).astype(str)
     return text.rename(columns=lambda name: str(name).replace("_", " "))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from memloc.methods.registry import methods
 from memloc.methods.result import Result
-from memloc.methods.views import curves
+from memloc.methods.views import text_curves
 from memloc.reporting.style import WORDS
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def memorisation_curve(table: "pd.DataFrame") -> str:
     known = {column: name for column, name in WORDS["curve"].items() if noisy[column].notna().any()}
     noisy = noisy.dropna(subset=list(known))
     first, last = noisy["epoch"].iloc[0], noisy["epoch"].iloc[-1]
-    return curves(
+    return text_curves(
         f"predicted correctly, epoch {first} to {last}",
         [(name, noisy[c].tolist(), f"{noisy[c].iloc[-1]:.0%}") for c, name in known.items()],
     )

@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 from memloc.arrays import IntArray
 from memloc.data.task import Examples, NoisyLabels
 from memloc.errors import DataError, SettingsError, counted, shortened
-from memloc.model.load import Classifier, quiet, settle_padding
+from memloc.model.load import Classifier, quiet_loading, settle_padding
 from memloc.model.predict import accuracies, encode_for, predict
 from memloc.progress import say
 from memloc.protocol import FineTuneSettings
@@ -156,7 +156,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
         return Classifier(name, inner, tokenizer)
 
     def _save(self, weights: str, given: dict[str, Any]) -> None:
-        with whole_folder(self.folder / weights) as draft, quiet():
+        with whole_folder(self.folder / weights) as draft, quiet_loading():
             given["model"].save_pretrained(draft)
             if hasattr(given["model"], "peft_config"):
                 given["model"].get_base_model().config.save_pretrained(draft)  # for the labels

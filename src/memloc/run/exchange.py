@@ -170,7 +170,7 @@ def _asked(repository: str, what: str) -> Iterator[None]:
     if reason:
         raise StoreError(f"{repository} {what}: {reason}. Check the connection and HF_HUB_OFFLINE.")
     try:
-        with hub.quiet():
+        with hub.quiet_hub():
             yield
     except MemlocError:
         raise

@@ -15,9 +15,9 @@ from memloc.errors import counted
 from memloc.seeds import generator
 from memloc.stats.depth import LEVEL
 
-Kind: TypeAlias = Literal["spearman", "pearson"]
+Coefficient: TypeAlias = Literal["spearman", "pearson"]
 
-COEFFICIENTS: dict[Kind, Callable[..., Any]] = {
+COEFFICIENTS: dict[Coefficient, Callable[..., Any]] = {
     "spearman": stats.spearmanr,
     "pearson": stats.pearsonr,
 }
@@ -50,7 +50,7 @@ class Correlation:
 def correlation(
     x: FloatArray,
     y: FloatArray,
-    kind: Kind = "spearman",
+    kind: Coefficient = "spearman",
     groups: NDArray[Any] | None = None,
     subjects: NDArray[Any] | None = None,
 ) -> Correlation:
@@ -90,7 +90,7 @@ def correlation(
     return Correlation(rho, p, n, low, high)
 
 
-def correlations(values: FloatArray, kind: Kind) -> tuple[list[float], float, float]:
+def correlations(values: FloatArray, kind: Coefficient) -> tuple[list[float], float, float]:
     """Return coefficients of all pairs of columns of `values` (n, m), and their mean's interval.
 
     Pairs of columns without a coefficient are left out. The jackknife leaves out rows; with fewer
@@ -141,7 +141,7 @@ def _from_z(rho: float, half: float, n: int) -> tuple[float, float]:
 
 
 def _without_each(
-    x: FloatArray, y: FloatArray, group: IntArray, kind: Kind, n_groups: int = 0
+    x: FloatArray, y: FloatArray, group: IntArray, kind: Coefficient, n_groups: int = 0
 ) -> FloatArray:
     """Return coefficients (groups,) without the pairs of each group; NaN where there is none."""
     others = np.arange(max(n_groups, group.max() + 1))[:, None] != group
@@ -152,7 +152,7 @@ def _without_each(
 
 
 def grouped_p(
-    x: FloatArray, y: FloatArray, group: IntArray, subject: IntArray, kind: Kind
+    x: FloatArray, y: FloatArray, group: IntArray, subject: IntArray, kind: Coefficient
 ) -> float:
     """Return the two-sided p of the coefficient of `x` and `y` (n,) when groups are permuted.
 

@@ -202,7 +202,7 @@ def answer(evidence: Evidence, method: str = "shares") -> Answer:
         found = cannot_tell(few)
     else:
         found = _worded(places, undone, method)
-    sentence = found.sentence if places is None else describe(places)
+    sentence = found.sentence if places is None else say_where(places)
     return replace(
         found, sentence=sentence, undone=undone, places=places, notes=tuple(_notes(evidence))
     )
@@ -307,7 +307,7 @@ def told(sentence: str, word: str, name: str = "") -> str:
     return f"{name}: {text[0].lower()}{text[1:]}" if name else text
 
 
-def describe(places: Places) -> str:
+def say_where(places: Places) -> str:
     """Say which layers hold half of the labels and what one half of the layers holds.
 
     "Layers 1 and 2 hold half of the memorised labels; the first six hold 88 % [85, 90]." With a
@@ -389,7 +389,7 @@ def line_shares(lost: BoolArray | FloatArray, depth: int, known: Sequence[range]
     return np.asarray(lost.astype(np.float64) @ gives)
 
 
-def agreement(word: str, profile: FloatArray, layers: Sequence[int]) -> Literal["yes", "no", ""]:
+def agrees(word: str, profile: FloatArray, layers: Sequence[int]) -> Literal["yes", "no", ""]:
     """Say whether another method agrees with a study's primary method on one run.
 
     Args:

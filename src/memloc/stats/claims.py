@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from memloc.protocol import AgreementSettings
-from memloc.stats.agreement import Correlation, Kind, correlation, correlations
+from memloc.stats.agreement import Coefficient, Correlation, correlation, correlations
 from memloc.stats.answers import corrected
 from memloc.stats.depth import centres_of_gravity, event_depths
 from memloc.stats.intervals import Interval, t_ends, wilson
@@ -322,7 +322,9 @@ def _by_model(points: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     return [(ALL, indexed), *((str(name), part) for name, part in indexed.groupby(level="model"))]
 
 
-def _coefficient(points: pd.DataFrame, x: str, y: str, kind: Kind = "spearman") -> dict[str, Any]:
+def _coefficient(
+    points: pd.DataFrame, x: str, y: str, kind: Coefficient = "spearman"
+) -> dict[str, Any]:
     """Return the coefficient of two columns, with p and interval over the index's tasks."""
     tasks, others = points.index.get_level_values("task"), points.reset_index("task").index
     one, other = (points[name].to_numpy(np.float64) for name in (x, y))

@@ -64,7 +64,7 @@ def relative_to_frozen(norms: FloatArray, frozen: FloatArray) -> FloatArray:
     return norms / frozen
 
 
-def first_layer(condition: BoolArray) -> FloatArray:
+def first_true(condition: BoolArray) -> FloatArray:
     """Return the first layer of 1..L where `condition` (..., L) holds; NaN if it never does."""
     return np.where(condition.any(axis=-1), condition.argmax(axis=-1) + 1.0, np.nan)
 
@@ -76,7 +76,7 @@ def last_crossing(condition: BoolArray) -> FloatArray:
     """
     begins = condition.copy()
     begins[..., 1:] &= ~condition[..., :-1]
-    return np.asarray(condition.shape[-1] + 1 - first_layer(begins[..., ::-1]))
+    return np.asarray(condition.shape[-1] + 1 - first_true(begins[..., ::-1]))
 
 
 def last_uninterrupted(condition: BoolArray) -> FloatArray:

@@ -20,7 +20,7 @@ from memloc.study.estimate import Estimate, estimate, keep, measured_here, urgen
 from memloc.study.executors import Executor, LocalExecutor, RayExecutor
 from memloc.study.inputs import few_sentence, noise_sentence
 from memloc.study.plan import Plan, Step, open_plan
-from memloc.study.records import Outcome, State, Store, finished, study_states
+from memloc.study.records import State, StepEnd, Store, finished, study_states
 
 if TYPE_CHECKING:
     from memloc.reporting.page import Report
@@ -166,7 +166,7 @@ class Execution:
     """Steps that the executor has; on a cluster, some of them wait."""
     running: dict[str, float] = field(default_factory=dict)
     """Steps that are at work, and when they were first seen to be."""
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    outcomes: dict[str, StepEnd] = field(default_factory=dict)
     """Outcomes of the steps that ended in this session."""
     blocked: dict[str, str] = field(default_factory=dict)
     """Steps that cannot run, and the step that failed before."""
@@ -269,7 +269,7 @@ class Execution:
         }
         return step.model_copy(update=facts)
 
-    def _note(self, outcome: Outcome) -> Outcome:
+    def _note(self, outcome: StepEnd) -> StepEnd:
         """Keep the outcome of a step; it may be done although its process failed at the end."""
         name = outcome.step
         if outcome.reason:
@@ -296,5 +296,5 @@ class Execution:
         }
 
 
-Watcher = Callable[[Execution, Outcome | None], None]
+Watcher = Callable[[Execution, StepEnd | None], None]
 """Called with the study every half second, and with the outcome whenever a step has ended."""

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from memloc.errors import SettingsError, in_words
 from memloc.study.plan import Step
-from memloc.study.records import Outcome, Store
+from memloc.study.records import StepEnd, Store
 
 RETRIES = 3
 """Number of times that a step is given to another worker of a cluster when its own is lost."""
@@ -35,19 +35,19 @@ class Child:
     status: Callable[[], int]
     """Waits for the end of the process and returns its status."""
 
-    def outcome(self) -> Outcome:
+    def end(self) -> StepEnd:
         """Wait for the end of the process and return what it reported, or how it ended."""
         with os.fdopen(self.pipe, encoding="utf-8") as told:
             text = told.read()
         status = self.status()
         with suppress(ValueError):  # it said nothing, or was ended while it did
-            return Outcome.model_validate_json(text)
+            return StepEnd.model_validate_json(text)
         reason = f"its process ended with status {status} and said nothing"
         if status < 0:
             name = signal.Signals(-status).name
             hint = " (perhaps out of memory)" if -status == signal.SIGKILL else ""
             reason = f"its process was ended by {name}{hint}"
-        return Outcome(step=self.name, reason=reason)
+        return StepEnd(step=self.name, reason=reason)
 
 
 class LocalExecutor:
@@ -103,10 +103,10 @@ class LocalExecutor:
         """Return whether a step that was submitted has begun: here, all have."""
         return any(child.name == step.name for child in self._children.values())
 
-    def wait(self, seconds: float) -> list[Outcome]:
+    def wait(self, seconds: float) -> list[StepEnd]:
         """Return the outcomes of the steps that ended, after at most this many seconds."""
         ready, _, _ = select.select([*self._children], [], [], seconds)
-        return [self._children.pop(pipe).outcome() for pipe in ready]
+        return [self._children.pop(pipe).end() for pipe in ready]
 
     def stop(self) -> None:
         """End the steps that still run, each with all that it started."""
@@ -114,7 +114,7 @@ class LocalExecutor:
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
         while self._children:
-            self._children.popitem()[1].outcome()
+            self._children.popitem()[1].end()
 
 
 @cache
@@ -249,7 +249,7 @@ class RayExecutor:
         reference = self._remote.options(**options).remote(step.model_dump_json())
         self._running[reference] = step
 
-    def wait(self, seconds: float) -> list[Outcome]:
+    def wait(self, seconds: float) -> list[StepEnd]:
         """Return the outcomes of the steps that ended, after at most this many seconds."""
         if not self._running:
             time.sleep(seconds)
@@ -260,9 +260,9 @@ class RayExecutor:
         for reference in ready:
             step = self._running.pop(reference)
             try:
-                outcomes.append(Outcome.model_validate_json(self._ray.get(reference)))
+                outcomes.append(StepEnd.model_validate_json(self._ray.get(reference)))
             except self._ray.exceptions.RayError as error:
-                outcomes.append(Outcome(step=step.name, reason=in_words(error)))
+                outcomes.append(StepEnd(step=step.name, reason=in_words(error)))
         return outcomes
 
     def is_at_work(self, step: Step) -> bool:
@@ -298,4 +298,4 @@ def _do_on_worker(text: str) -> str:
     step = Step.model_validate_json(text)
     # A token of its own: a worker that was given up, but is alive, ends its steps when it sees it.
     token = f"{step.token}-{secrets.token_hex(8)}"
-    return started_fresh(step.model_copy(update={"token": token})).outcome().model_dump_json()
+    return started_fresh(step.model_copy(update={"token": token})).end().model_dump_json()

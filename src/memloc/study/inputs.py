@@ -15,7 +15,7 @@ from memloc.data.sources import DATA_VARIABLE
 from memloc.data.tasks import PAPER_TASKS, known_tasks
 from memloc.errors import MemlocError, ModelError, SettingsError, in_words, lookup
 from memloc.methods.registry import find_method
-from memloc.model.known import KNOWN, TINY, no_such_model, source_of
+from memloc.model.known import KNOWN, TINY, no_such_model, place_of
 from memloc.run.records import few_in
 from memloc.run.spec import DataFile, RunSpec, TaskSpec
 from memloc.stats.answers import too_few
@@ -123,7 +123,7 @@ def shape_of(name: str, depth: int | None = None) -> Shape:
 
 def config_of(name: str) -> Path:
     """Return the configuration file of a model: embedded, in a folder, or on the hub."""
-    source = Path(source_of(name))
+    source = Path(place_of(name))
     if source.is_dir():
         return source / "config.json"
     from huggingface_hub import hf_hub_download

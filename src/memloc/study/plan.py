@@ -37,7 +37,7 @@ from memloc.study.inputs import Shape, check_files, check_names, model_contents,
 
 KINDS = ("train", "localise", "analyse", "plant")
 """Kinds of steps in the order in which a study needs them."""
-Kind = Literal["train", "localise", "analyse", "plant"]
+Action = Literal["train", "localise", "analyse", "plant"]
 Methods = Mapping[str, Method]
 """Methods by name, with their settings."""
 
@@ -46,7 +46,7 @@ class Step(Settings):
     """One piece of work, done by one process."""
 
     name: str
-    kind: Kind
+    kind: Action
     spec: RunSpec
     """The run that is made or looked at."""
     folder: str
@@ -324,7 +324,7 @@ class _Planner:
         else:
             shape = made.shape
         is_late = "memorised" in {*method.needs, *method.uses}
-        kind: Kind = "localise" if method.kind == "localiser" else "analyse"
+        kind: Action = "localise" if method.kind == "localiser" else "analyse"
         return Step(
             name=f"{kind}/{folder}/{name}",
             kind=kind,

@@ -227,7 +227,7 @@ class Store:
         return next(begun, None)
 
 
-class Outcome(Settings):
+class StepEnd(Settings):
     """The outcome of a step; an empty reason means success."""
 
     step: str
@@ -236,12 +236,12 @@ class Outcome(Settings):
     peak_mb: float = 0.0
 
 
-def finished(store: Store, step: Step) -> Outcome | None:
+def finished(store: Store, step: Step) -> StepEnd | None:
     """Return the outcome of a step that is already done, None for other steps."""
     record = store.record(step.name)
     if record is None or store.state(step).name != "done":
         return None
-    return Outcome(step=step.name, seconds=record.seconds, peak_mb=record.peak_mb)
+    return StepEnd(step=step.name, seconds=record.seconds, peak_mb=record.peak_mb)
 
 
 def study_states(plan: Plan) -> dict[str, State]:

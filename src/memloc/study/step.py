@@ -27,13 +27,13 @@ from memloc.run.plant import is_enough, make_null, make_plant
 from memloc.run.train import make_run
 from memloc.store.lock import SILENT, patient
 from memloc.study.plan import Step
-from memloc.study.records import Outcome, Store, finished
+from memloc.study.records import StepEnd, Store, finished
 
 WATCH = 1.0
 """Seconds between two looks at whether this process is still wanted."""
 
 
-def do(step: Step) -> Outcome:
+def do(step: Step) -> StepEnd:
     """Make what a step is to leave behind, and keep a record of how it went."""
     began, store = _now(), Store(Path(step.home))
     try:
@@ -59,9 +59,9 @@ def do(step: Step) -> Outcome:
         if pick_device(step.device).type == "cpu":  # it waits for other devices
             facts["processor"] = processor
         store.finish(step, facts)
-        return Outcome(step=step.name, seconds=seconds, peak_mb=peak)
+        return StepEnd(step=step.name, seconds=seconds, peak_mb=peak)
     except Exception as error:  # noqa: BLE001 - whatever it is, the other steps go on
-        return Outcome(step=step.name, reason=_said(error), seconds=float((_now() - began)[0]))
+        return StepEnd(step=step.name, reason=_said(error), seconds=float((_now() - began)[0]))
 
 
 def _look(run: Run, step: Step) -> None:

@@ -16,7 +16,7 @@ from memloc.store.lock import STUDY, who_runs
 from memloc.study.estimate import around, disk_sentences, size
 from memloc.study.execute import Execution, Watcher, cores, few_sentences
 from memloc.study.plan import KINDS, open_plan
-from memloc.study.records import Outcome, Store, study_states
+from memloc.study.records import StepEnd, Store, study_states
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -105,11 +105,11 @@ def shown() -> Iterator[Watcher]:
     live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
     has_said = False
 
-    def draw(study: Execution, _: Outcome | None) -> None:
+    def draw(study: Execution, _: StepEnd | None) -> None:
         live.start()
         live.update(live_table(study), refresh=True)
 
-    def add_line(study: Execution, ended: Outcome | None) -> None:
+    def add_line(study: Execution, ended: StepEnd | None) -> None:
         nonlocal has_said
         if ended is not None or (study.running and not has_said):
             line = _head(study) if ended is None else _line(study, ended)
@@ -158,7 +158,7 @@ def _head(study: Execution) -> str:
     return f"{text}, about {duration(study.seconds_left())} left"
 
 
-def _line(study: Execution, ended: Outcome) -> str:
+def _line(study: Execution, ended: StepEnd) -> str:
     if ended.reason:
         return f"FAILED  {ended.step}: {ended.reason}"
     return f"done  {ended.step}  {ended.seconds:.1f} s  ({_head(study)})"

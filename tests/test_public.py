@@ -1,0 +1,38 @@
+"""Names of classes, functions and types that modules offer each other mean one thing."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "src" / "memloc"
+MODULES = {
+    path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+COMMANDS = ("cli/", "study/step.py")
+"""Modules whose functions are commands, named like the functions of the library that they call."""
+
+
+def offered(module: str, tree: ast.Module) -> Iterator[str]:
+    """Names of a module's public classes, functions and type aliases."""
+    for node in tree.body:
+        name = ""
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            command = isinstance(node, ast.FunctionDef) and module.startswith(COMMANDS)
+            name = "" if command else node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            name = ast.unparse(target)
+            name = "" if name.isupper() else name  # constants are read within their module
+        if name and not name.startswith("_"):
+            yield name
+
+
+def test_no_two_modules_offer_different_things_by_one_name():
+    places = defaultdict(list)
+    for module, tree in MODULES.items():
+        for name in offered(module, tree):
+            places[name].append(module)
+    assert len(places) > 900
+    assert not {name: where for name, where in places.items() if len(where) > 1}
