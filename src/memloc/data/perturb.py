@@ -78,7 +78,7 @@ def perturb(
         rng: Generator that chooses the examples and their wrong labels.
         rate: Share of every class that gets a wrong label.
         kind: "uniform" makes every wrong class equally likely; "next" turns class c into c + 1, and
-        the last class into the first.
+            the last class into the first.
     """
     if not isinstance(rate, int | float | np.floating) or not 0 < rate < 1:
         raise SettingsError(

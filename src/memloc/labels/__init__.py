@@ -1,1 +1,1 @@
-"""Wrong labels of one's own data: find them, repair what learnt them."""
+"""Wrong labels in a user's own data: finding them, and repairing models that memorised them."""

@@ -1,9 +1,9 @@
-"""Decides which labels are wrong, given probabilities by models that did not see the examples.
+"""Decides which labels are wrong, from probabilities by models that did not see the examples.
 
 Arrays in, arrays out. `chances` are (examples, classes), `labels` (examples,). Three published
-ideas: confident learning (Northcutt, Jiang and Chuang, 2021, doi 10.1613/jair.1.12125), in the
-form in which cleanlab's `find_label_issues` has it; cleanlab's margin adjusted by class; and the
-share of a known part in a mixture (Blanchard, Lee and Scott, 2010).
+methods are combined: confident learning (Northcutt, Jiang and Chuang, 2021, doi
+10.1613/jair.1.12125) as in cleanlab's `find_label_issues`; cleanlab's margin adjusted by class; and
+the proportion of a known component in a mixture (Blanchard, Lee and Scott, 2010).
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,13 @@ from memloc.seeds import generator
 from memloc.stats.intervals import percentiles
 
 LEAST = 10
-"""Least number of labels behind the estimate of random errors."""
+"""Smallest number of labels that an estimate of random errors is based on."""
 CLEARLY = 25
-"""Estimated number of random errors that counts as real. Clean texts and texts with human errors
-have estimates of 12 to 22, whatever their number, because of `LEAST`."""
+"""Estimated number of random errors from which they count as real.
+
+Clean texts and texts with human errors have estimates of 12 to 22, whatever their number, because
+of `LEAST`.
+"""
 RESAMPLES = 200
 CLOSE = 1e-6
 """Difference below which probabilities count as equal."""
@@ -26,34 +29,36 @@ CLOSE = 1e-6
 
 @dataclass(frozen=True)
 class Judged:
-    """Judgement on every label, and on all labels, by held-out probabilities."""
+    """Judgement on each label, and on all labels as a whole, by held-out probabilities."""
 
     doubt: FloatArray
     """(examples,): cleanlab's margin adjusted by class; the higher, the less the label fits."""
     order: IntArray
-    """The examples, the most doubtful one first."""
+    """Rows of the examples, the most doubtful first."""
     wrong: BoolArray
-    """(examples,): whether the label is likely wrong."""
+    """(examples,): true if the label is likely wrong."""
     suggested: IntArray
-    """(examples,): the label that the models give."""
+    """(examples,): label that the models predict."""
     by_class: bool
-    """Whether `doubt` decides the order; otherwise the probability of the given label does."""
+    """True if `doubt` decides the order; otherwise the probability of the given label does."""
     random: tuple[float, float, float]
-    """Number of labels that are wrong as if drawn at random, with both ends of its interval."""
+    """Estimated number of labels that are wrong as if drawn at random, with the ends of its
+    interval.
+    """
 
     @property
     def is_random(self) -> bool:
-        """Whether some labels are clearly wrong as if drawn at random."""
+        """Return whether the estimate of random errors is clearly above that of clean texts."""
         return self.random[0] > CLEARLY
 
 
 def judge(chances: FloatArray, labels: IntArray) -> Judged:
-    """Order the labels by doubt and say which are likely wrong.
+    """Order the labels by doubt and decide which are likely wrong.
 
-    The adjusted margin is the better order where people confuse some classes. It is the worse one
-    where errors look random, and where a class is rare: its usual probability is low, so that it
-    seems a likely label of every text. If errors look random, no more labels are called wrong than
-    there are such errors.
+    The adjusted margin gives the better order where people confuse some classes. It gives the worse
+    one where errors look random, and where a class is rare: the usual probability of a rare class
+    is low, so it seems a likely label for every text. If errors look random, the number of labels
+    called wrong is at most the estimated number of such errors.
     """
     doubt = adjusted_margin(chances, labels)
     given = chances[np.arange(len(labels)), labels]
@@ -72,14 +77,15 @@ def judge(chances: FloatArray, labels: IntArray) -> Judged:
 def usual(chances: FloatArray, labels: IntArray) -> FloatArray:
     """Return (classes,): the mean probability of a class among its own examples; 0 without any.
 
-    Models are surer of some classes than of others.
+    Models are more confident about some classes than about others.
     """
     of_class = [column[labels == number] for number, column in enumerate(chances.T)]
     return np.array([of.mean() if len(of) else 0.0 for of in of_class])
 
 
 def adjusted_margin(chances: FloatArray, labels: IntArray) -> FloatArray:
-    """Return (examples,): how far the likeliest other label exceeds the given one, beyond `usual`.
+    """Return (examples,): how far the likeliest other label exceeds the given one, relative to
+    `usual`.
 
     This is the same as cleanlab's normalised margin with adjusted probabilities, up to scale.
     """
@@ -91,8 +97,8 @@ def adjusted_margin(chances: FloatArray, labels: IntArray) -> FloatArray:
 def label_issues(chances: FloatArray, labels: IntArray) -> BoolArray:
     """Return (examples,): the labels that confident learning prunes, by noise rate.
 
-    For each pair of classes, as many labels as the joint counts say are pruned, by margin. A label
-    that the models give themselves is kept.
+    For each pair of classes, the joint counts give the number of labels to prune, and the margin
+    their order. A label that the models predict themselves is kept.
     """
     counts, wrong = _keep_one(joint_counts(chances, labels)), np.zeros(len(labels), dtype=bool)
     for given in range(chances.shape[1]):
@@ -108,8 +114,8 @@ def label_issues(chances: FloatArray, labels: IntArray) -> BoolArray:
 def joint_counts(chances: FloatArray, labels: IntArray) -> IntArray:
     """Return (classes, classes): the estimated number of examples by given and by true label.
 
-    An example counts for the class whose probability reaches what is usual for that class, the
-    likeliest if there are several. Rows are scaled to the number of examples that have the label.
+    An example counts for the class whose probability reaches the usual one for that class; for the
+    likeliest if there are several. Rows are scaled to the number of examples with that label.
     """
     n_classes = chances.shape[1]
     sizes = np.bincount(labels, minlength=n_classes)
@@ -124,7 +130,7 @@ def joint_counts(chances: FloatArray, labels: IntArray) -> IntArray:
 
 
 def _rounded(row: FloatArray) -> IntArray:
-    """Round numbers so that they still have the same sum."""
+    """Round numbers to integers with the same sum."""
     whole = row.round()
     while (missing := round(row.sum()) - int(whole.sum())) != 0:
         step = 1 if missing > 0 else -1
@@ -133,7 +139,7 @@ def _rounded(row: FloatArray) -> IntArray:
 
 
 def _keep_one(counts: IntArray) -> IntArray:
-    """Return counts with at least one right label per class, taken evenly from its wrong ones."""
+    """Return counts with at least one right label per class, taken evenly from its wrong labels."""
     right = np.maximum(1, counts.diagonal())
     others = np.maximum(1, np.count_nonzero(counts, axis=1) - 1)
     kept = np.maximum(0, counts - ((right - counts.diagonal()) / others)[:, None])
@@ -142,13 +148,13 @@ def _keep_one(counts: IntArray) -> IntArray:
 
 
 def random_errors(chances: FloatArray, labels: IntArray) -> tuple[float, float, float]:
-    """Estimate how many labels are wrong as if drawn at random; the estimate and a 95 % interval.
+    """Estimate how many labels are wrong as if drawn at random; return it with a 95 % interval.
 
-    The models did not see an example, so what they say about it does not depend on its label: the
-    probabilities of a text's other labels are those that random wrong labels have. Wherever a
-    share of these lies below a limit, so many of the given labels should, too. The limit with the
-    fewest gives the estimate. Errors between similar classes have other probabilities and are not
-    counted. The interval is over resampled texts.
+    The models did not see an example, so their probabilities do not depend on its label: random
+    wrong labels have the same probabilities as the other labels of a text. If a share of those
+    other labels lies below a limit, the same share of the random wrong labels does. The limit under
+    which the fewest given labels lie gives the estimate. Errors between similar classes have other
+    probabilities and are not counted. The interval is over resampled texts.
     """
     n, n_classes = chances.shape
     is_given = labels[:, None] == np.arange(n_classes)
@@ -170,7 +176,7 @@ def random_errors(chances: FloatArray, labels: IntArray) -> tuple[float, float, 
 
 
 def _fewest(below: FloatArray, share_of_others: FloatArray) -> float:
-    """Return the smallest estimate over all limits that at least `LEAST` labels are below."""
+    """Return the smallest estimate over all limits with at least `LEAST` labels below."""
     n = below[-1]
     enough = (below >= min(LEAST, n)) & (share_of_others > 0)
     return (

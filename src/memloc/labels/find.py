@@ -1,7 +1,7 @@
-"""Finds labels that must have been memorised, in data where nobody marked what is wrong.
+"""Finds labels that must have been memorised, in data where no wrong labels are marked.
 
-Models are trained on random halves of the data. The models that did not see an example say which
-label it should have; `doubts` decides from their probabilities which labels are likely wrong.
+Models are trained on random halves of the data. Models that did not see an example predict its
+label; `doubts` decides from their probabilities which labels are likely wrong.
 """
 
 import warnings
@@ -56,15 +56,15 @@ from memloc.store.lock import RUN, locked
 from memloc.store.records import read_table, write_table
 
 SHOWN = 100
-"""Number of examples on the page."""
+"""Number of examples shown on the page."""
 FEW = 10
-"""Number of examples below which a warning names a class: a half may hold none of them."""
+"""Number of examples below which a warning names a class, as a half may hold none of them."""
 PAGE = Path(__file__).with_suffix(".html")
 """Template of the page of suspects."""
 WRONG, UNCLEAR, FITS = "likely wrong", "unclear", "fits"
 NUMBERS = ("held_out", "trained", "counterfactual", "low", "high")
 INSTEAD = {f"finetune.{name}": f"generalisation.{name}" for name in ("epochs", "learning_rate")}
-"""Settings of fine-tuning that models on halves have of their own."""
+"""Settings of fine-tuning that models on halves replace by settings of their own."""
 USED = (
     *("preset", "generalisation", "text"),
     *(
@@ -73,16 +73,16 @@ USED = (
         if not name.startswith("frozen")
     ),
 )
-"""Settings, or groups of them, that decide the results of `find` for a file; without `INSTEAD`."""
+"""Settings, or groups of them, that decide the result of `find` for a file."""
 
 
 @dataclass(frozen=True, repr=False)
 class Suspects(Shown):
-    """Judged examples, the most doubtful first, and the folder with the files."""
+    """Examples judged by `find`, the most doubtful first, and the folder with the written files."""
 
     folder: Path
     table: Table
-    """One row per example. The index is that of the data frame, or counts rows from 0."""
+    """One row per example; the index is the data frame's, or counts rows from 0."""
     models: int
     judged: Judged
     remarks: tuple[str, ...] = ()
@@ -106,13 +106,13 @@ class Suspects(Shown):
         )
 
     def card(self) -> Card:
-        """Return what was found, and the labels to look at first."""
+        """Return what was found, with the labels to look at first."""
         columns = [*(name for name in PARTS if name in self.table), "label", "suggested", "doubt"]
         rows = self.table[columns].head(MOST_ROWS).to_dict("records")
         return Card(f"Suspects in {self.folder}", self.sentences(), rows=rows)
 
     def plot(self) -> Any:
-        """Return the memorisation map of the report, with likely wrong labels as noisy ones."""
+        """Return the report's memorisation map, in which likely wrong labels are shown as noisy."""
         from memloc.reporting.charts import drawn_as
 
         named = self.table.assign(is_noisy=self.table["wrong"], example=self.table["row"])
@@ -125,10 +125,10 @@ class Suspects(Shown):
         return (estimate, low, high) if self.judged.is_random else (0.0, 0.0, max(CLEARLY, high))
 
     def sentences(self) -> list[str]:
-        """Say what was found, how sure that is, and how the list is ordered."""
+        """Return sentences on what was found, how certain it is, and how the list is ordered."""
         n, low, high = self.random_errors
         wrong = len(self.wrong)
-        said = {
+        facts = {
             "wrong": counted(wrong, "label"),
             "all": f"{len(self.table):,}",
             "are": "is" if wrong == 1 else "are",
@@ -136,7 +136,7 @@ class Suspects(Shown):
         why = _said("errors" if self.judged.is_random else "rare")
         order = "by_class" if self.judged.by_class else "by_chance"
         return [
-            _said("wrong", **said),
+            _said("wrong", **facts),
             *([_said("measured", **measured(self.models))] if wrong and self.models else []),
             *([] if wrong else [_said("none")]),
             _said("random" if self.judged.is_random else "few", n=n, low=low, high=high),
@@ -157,8 +157,8 @@ def _texts() -> dict[str, Any]:
 def measured(models: int) -> dict[str, Any]:
     """Return precision and recall of `likely wrong` on data whose wrong labels are known.
 
-    They are those of the largest number of models that was measured and is not above `models`, or
-    of the smallest one.
+    They were measured for some numbers of models; the largest of these up to `models` is used, or
+    else the smallest.
     """
     known: dict[int, dict[str, Any]] = _texts()["measured"]
     nearest = max((n for n in known if n <= models), default=min(known))
@@ -180,7 +180,7 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
     settings: Mapping[str, Any] | None = None,
     device: str = "auto",
 ) -> Suspects:
-    """Say which labels of a file, or of a run, are likely wrong, and what they should be.
+    """Find likely wrong labels in a file or a run, and suggest what they should be.
 
     The folder gets the table, a page with the examples to look at first, and `suspects.csv`:
     correct its column `corrected` and give it to `memloc.load_csv` or `memloc.adopt` with
@@ -227,12 +227,12 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
 
 
 def _is_folder(data: Any) -> TypeGuard[str | Path]:
-    """Return whether the data are the folder of a run."""
+    """Return whether the data are given as the folder of a run."""
     return isinstance(data, str | Path) and (Path(data) / paths.RUN).is_file()
 
 
 def _predicted(data: Source, columns: Columns, predictions: Any, folder: Path) -> Suspects:
-    """Judge every label by probabilities that somebody else's models gave."""
+    """Judge every label by probabilities that the user's own models gave."""
     rows = read_rows(data, columns)
     examples = replace(rows.examples, labels=rows.assigned)
     chances = _probabilities(predictions, len(examples), rows.names)
@@ -240,13 +240,13 @@ def _predicted(data: Source, columns: Columns, predictions: Any, folder: Path) -
     held_out = np.zeros(len(examples), dtype=bool)
     half = Half(held_out, np.log(np.maximum(chances, LEAST)).astype(np.float32))
     table, judged = suspects_table([half], examples, rows.names)
-    found = Suspects(folder, table, 0, judged)
-    _write(found, data.name.split(".")[0])
-    return replace(found, table=table.set_index(_index(data, len(examples))[table["row"] - 1]))
+    suspects = Suspects(folder, table, 0, judged)
+    _write(suspects, data.name.split(".")[0])
+    return replace(suspects, table=table.set_index(_index(data, len(examples))[table["row"] - 1]))
 
 
 LEAST = 1e-12
-"""Smallest probability that is told from 0."""
+"""Smallest probability that counts as different from 0."""
 
 
 def _probabilities(given: Any, examples: int, names: tuple[str, ...]) -> FloatArray:
@@ -279,7 +279,7 @@ def _probabilities(given: Any, examples: int, names: tuple[str, ...]) -> FloatAr
 
 @dataclass(frozen=True)
 class _Work:
-    """Data to look at, number of models, and folder of the results."""
+    """Data to judge, how its models are trained, their number, and the folder of the results."""
 
     pool: Pool
     start: Classifier
@@ -287,11 +287,11 @@ class _Work:
     folder: Path
     locked: Path
     index: Any
-    """Index of the result's table, by the row of an example from 0."""
+    """Index of the resulting table, by the example's row from 0."""
 
 
 def _looked(work: _Work) -> Suspects:
-    """Train the models that are missing, judge every label and write the files."""
+    """Train missing models, judge every label and write the files."""
     pool, models = work.pool, work.models
     remarks = _remarks(pool)
     if len(kept_halves(pool, models)) < models:
@@ -300,13 +300,15 @@ def _looked(work: _Work) -> Suspects:
     with suitable_threads(work.start.stack.width):
         halves = half_models(pool, models)
     table, judged = suspects_table(halves, pool.examples, pool.label_names)
-    found = Suspects(work.folder, table, models, judged, remarks)
-    _write(found, pool.name)
-    return replace(found, table=table.set_index(work.index[table["row"] - 1]))
+    suspects = Suspects(work.folder, table, models, judged, remarks)
+    _write(suspects, pool.name)
+    return replace(suspects, table=table.set_index(work.index[table["row"] - 1]))
 
 
 def _before(pool: Pool, models: int) -> str:
-    """Say how many models judge each example, and how many examples none of them judges."""
+    """Return a sentence on how many models judge each example, and how many examples none
+    judges.
+    """
     n = len(pool.examples)
     never = n * pool.share**models
     left_out = _said("never", n=f"{never:.0f}", all=f"{n:,}") if never >= 0.5 else ""
@@ -315,7 +317,7 @@ def _before(pool: Pool, models: int) -> str:
 
 
 def _refuse_choices(run: Run, model: Any, seed: int | None, settings: Mapping[str, Any]) -> None:
-    """Refuse another model, another seed, or another training for a run, which has its own."""
+    """Refuse a model, seed or training settings for a run, which has its own."""
     if model is not None:
         raise SettingsError(f"{run.folder} is a run, which has its model: leave {model} out.")
     others = [name for name in settings if name.split(".")[0] != "generalisation"]
@@ -328,7 +330,7 @@ def _refuse_choices(run: Run, model: Any, seed: int | None, settings: Mapping[st
 
 
 def _refuse_corrected(folder: Path) -> None:
-    """Refuse to overwrite corrections that somebody made."""
+    """Refuse to overwrite a file that a user has corrected."""
     table, file = folder / paths.SUSPECTS, folder / paths.TO_CORRECT
     if not (table.is_file() and file.is_file()):
         return
@@ -341,7 +343,7 @@ def _refuse_corrected(folder: Path) -> None:
 
 
 def _pretrained(model: str, names: tuple[str, ...], seed: int, data: Source) -> Classifier:
-    """Load a model with a new head for these classes; refuse one that may know the labels."""
+    """Load a model with a new head for these classes; refuse one that may have seen the labels."""
     start = load_model(model, names, seed=seed)
     if not start.new_weights:
         raise ModelError(
@@ -360,7 +362,7 @@ def _pretrained(model: str, names: tuple[str, ...], seed: int, data: Source) -> 
 
 
 def _of_run(run: Run, folder: str | Path | None, protocol: Protocol) -> _Work:
-    """Return the examples of a run, with the labels that it learnt."""
+    """Return the work on a run's examples with the labels it was trained on."""
     method: Any = protocol.method("generalisation")
     home = Path(folder or run.folder / paths.FOUND)
     rows = pd.RangeIndex(len(run.task.train))
@@ -371,7 +373,7 @@ def _of_run(run: Run, folder: str | Path | None, protocol: Protocol) -> _Work:
 def _of_data(
     model: str, data: Source, columns: Columns, protocol: Protocol, folder: Path, seed: int
 ) -> _Work:
-    """Return the examples of a file or table, with the training of models on halves."""
+    """Return the work on a file's or table's examples, with settings for models on halves."""
     method: Any = protocol.method("generalisation")
     rows = read_rows(data, columns)
     start = _pretrained(model, rows.names, seed, data)
@@ -391,7 +393,7 @@ def _of_data(
 
 
 def _index(data: Source, examples: int) -> Any:
-    """Return the index of a DataFrame; of other data, rows from 0."""
+    """Return the index of a DataFrame; for other data, rows counted from 0."""
     index = getattr(data.table, "index", None) if isinstance(data, InMemory) else None
     return pd.RangeIndex(examples) if index is None else index
 
@@ -401,8 +403,8 @@ def suspects_table(
 ) -> tuple[Table, Judged]:
     """Return one row per example, the most doubtful first, and the judgement on held-out ones.
 
-    `low` and `high` are the ends of a 95 % interval of `counterfactual` (Newcombe's, for as many
-    models as there are).
+    `low` and `high` are the ends of a 95 % interval of `counterfactual` (Newcombe's, for this
+    number of models).
     """
     labels, every, names_of = examples.labels, np.arange(len(examples)), np.array(names)
     table, chances = examples_table(halves, labels), mean_chances(halves, trained=False)
@@ -444,17 +446,20 @@ def _newcombe(table: Table) -> tuple["pd.Series[float]", "pd.Series[float]"]:
 
 
 PARTS = ("text", "pair", "third")
-"""Names of the columns with the parts of a text."""
+"""Names of the columns for the parts of a text."""
 COLUMNS = (
     *("label", "suggested", "corrected", "wrong", "group", "doubt"),
     *(*NUMBERS, "n_held_out", "n_trained"),
 )
-"""Columns after the texts. `doubt` is the same as cleanlab's margin adjusted by class: how far the
-likeliest other label is above the given one, held out, relative to what is usual for both."""
+"""Columns after the texts.
+
+`doubt` equals cleanlab's margin adjusted by class: how far the likeliest other label is above the
+given one, held out, relative to the usual probabilities of both.
+"""
 
 
 def _remarks(pool: Pool) -> tuple[str, ...]:
-    """Say what is unusual about the data, and return it to be said again with the results."""
+    """Warn about what is unusual in the data, and return these sentences for the results."""
     labels, groups, names = pool.examples.labels, pool.groups, pool.label_names
     counts = np.bincount(labels, minlength=len(names))
     small = [f"{names[c]} ({counts[c]})" for c in np.flatnonzero(counts < FEW)]
@@ -495,7 +500,9 @@ def _write(found: Suspects, name: str) -> None:
 
 
 def _page(found: Suspects, shown: Table, name: str) -> str:
-    """Return a page of plain HTML: sentences, and a table of the examples to look at first."""
+    """Return a page of plain HTML with the sentences and a table of the examples to look at
+    first.
+    """
     import jinja2
 
     columns = [c for c in shown.columns if c not in {"rank", "wrong", "corrected"}]

@@ -1,11 +1,11 @@
-"""Takes memorised labels or texts out of a model, and tests if they are gone or only hidden.
+"""Removes memorised labels or texts from a model, and tests whether they are gone or only hidden.
 
 Layers that hold the labels are replaced by the reference's, or reset and retrained on the clean
-examples. A label that is no longer predicted may still be there: it is then learnt again in fewer
-updates than by a model that never saw it. So every repaired model is taught the noisy labels anew,
-and so are yardsticks: models that were trained on the clean examples alone, from several seeds.
+examples. A label that is no longer predicted may still be in the weights: it is then learnt again
+in fewer updates than by a model that never saw it. So every repaired model is taught the noisy
+labels again, and so are yardsticks: models trained on the clean examples alone, from several seeds.
 Memorised texts are repaired in the same way: a text counts as predicted if it is recalled, ordinary
-texts are the clean examples, and gradient ascent, the usual way, is compared as well.
+texts are the clean examples, and gradient ascent, the usual method, is compared as well.
 """
 
 import shutil
@@ -65,9 +65,9 @@ from memloc.store.records import write_json
 
 MAKER = Maker("repair", 2)
 Layers = tuple[int, ...] | None
-"""Layers, counted from 0, that a repair changes; None if it changes no block."""
+"""Layers, from 0, that a repair changes; None if it changes no block."""
 BACKWARD = 3
-"""Passes of a block in an update: forwards, and about two backwards."""
+"""Cost of an update in forward passes of a block: one forwards, about two backwards."""
 
 
 @checked_arguments
@@ -78,16 +78,16 @@ def repair(
     settings: Mapping[str, Any] | None = None,
     device: str | None = None,
 ) -> Repaired:
-    """Write a checkpoint into `folder` from which the run's memorised labels are gone, and test it.
+    """Remove a run's memorised labels, test the repaired model, and write it into `folder`.
 
-    The smallest set of layers whose replacement loses nine tenths of what all layers lose is found
-    by exact shares.
+    Exact shares give the smallest set of layers whose replacement loses nine tenths of what all
+    layers lose.
 
     Args:
         run: A run with final, reference and pre-trained weights, or its folder.
         folder: Folder of the repaired checkpoint.
-        settings: Settings that differ from the defaults of `RepairSettings`, such as
-            `{"way": "retrain"}`.
+        settings: Settings that differ from the defaults of `RepairSettings`, such as `{"way":
+            "retrain"}`.
         device: `auto`, `cpu`, `cuda` or `mps`; by default the run's.
     """
     opened, home = open_run(run, device), Path(folder)
@@ -140,7 +140,9 @@ def _smallest(scores: Any) -> tuple[int, ...]:
 
 
 def _leading(weights: FloatArray) -> tuple[int, ...]:
-    """Return the fewest layers, from 0, with nine tenths of the positive shares."""
+    """Return the smallest number of layers, from 0, that hold nine tenths of the positive
+    shares.
+    """
     positive = np.maximum(0, weights)
     order = np.argsort(-positive, kind="stable")
     needed = int(np.searchsorted(np.cumsum(positive[order]), UNDOES * positive.sum())) + 1
@@ -149,16 +151,18 @@ def _leading(weights: FloatArray) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Workshop:
-    """Repairs a run's models in several ways and tests them."""
+    """Makes and tests several repairs of one run."""
 
     run: Run
     settings: RepairSettings
     layers: tuple[int, ...] = ()
-    """The layers, from 0, that are replaced or retrained."""
+    """Layers, from 0, that are replaced or retrained."""
     advance: Advance = lambda _updates: None
 
     def compare(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Return one row per way and yardstick, and the curves of relearning the noisy labels."""
+        """Return one row per repair and yardstick, and the curves of relearning the noisy
+        labels.
+        """
         kept: dict[str, Any] = {}
         for way in self.names:
             found = recall(self._path(way), self.key, RECORD)
@@ -180,7 +184,7 @@ class Workshop:
         return relative(pd.DataFrame(rows)), pd.concat(curves, ignore_index=True)
 
     def _made(self, names: Sequence[str]) -> Iterator[tuple[dict[str, Classifier], float]]:
-        """Yield these models, one or some at a time, with the seconds that each took."""
+        """Yield the named models, one or several at a time, with the seconds each of them took."""
         for way, (_, make) in self.ways.items():
             if way in names:
                 began = time.perf_counter()
@@ -202,19 +206,28 @@ class Workshop:
     def measure(
         self, way: str, model: Classifier, layers: Layers = None, seconds: float = 0.0
     ) -> tuple[dict[str, Any], pd.DataFrame]:
-        """Return a model's row of the table, and its curve of learning the noisy labels again."""
+        """Return a model's row of the table, and its curve of learning the noisy labels again.
+
+        Args:
+            way: Name of the repair or yardstick.
+            model: The model to measure.
+            layers: Layers, from 0, that were changed.
+            seconds: Seconds that making the model took.
+        """
         row = self._scores(way, layers, model, seconds)
         curve = self._relearnt(way, model)
         return {**row, "relearnt_updates": geometric_mean(relearnt_at(curve, self.level))}, curve
 
     @property
     def names(self) -> list[str]:
-        """Names of all models that are compared."""
+        """Names of all compared models."""
         numbers = range(1, self.settings.yardsticks + 1)
         return [*self.ways, *(f"{YARDSTICK} {number}" for number in numbers)]
 
     def updates(self, ways: Sequence[str]) -> tuple[int, int]:
-        """Return the most updates that making these models and relearning the labels takes."""
+        """Return the largest number of updates for making these models and for relearning the
+        labels.
+        """
         run, own = self.run, self.settings
         epochs = dict.fromkeys((RETRAINED, AGAIN, ASCENT), own.epochs)
         epochs |= {way: run.settings.finetune.epochs for way in ways if way.startswith(YARDSTICK)}
@@ -227,7 +240,7 @@ class Workshop:
 
     @cached_property
     def key(self) -> str:
-        """Key of everything that decides what is compared."""
+        """Cache key of the comparison: everything that decides it."""
         weights = ("final", "reference", "pretrained")
         decided_by = {
             "run": self.run.identity(weights),
@@ -241,9 +254,10 @@ class Workshop:
 
     @cached_property
     def level(self) -> float:
-        """Share at which updates are counted: half-way from always the commonest label to all.
+        """Share of predicted labels at which updates are counted.
 
-        A model that learns nothing but wrong labels soon says the commonest of them everywhere.
+        It is half-way between always predicting the most frequent label and predicting all of them:
+        a model trained on wrong labels alone soon predicts the most frequent one everywhere.
         """
         if self.run.task.is_texts:  # to recall one is not to recall another
             return self.settings.relearnt
@@ -253,7 +267,9 @@ class Workshop:
 
     @property
     def ways(self) -> dict[str, tuple[Layers, Callable[[], Classifier]]]:
-        """Layers that change (from 0; None: not blocks) and the function that makes it, by way."""
+        """Changed layers (from 0; None: no block) and the function that makes the model, by
+        repair.
+        """
         run, own, every = self.run, self.layers, tuple(range(self.run.depth))
         rest = [layer for layer in every if layer not in own]
         draw = generator(run.seed, "repair", "random")
@@ -276,7 +292,7 @@ class Workshop:
     def without_labels(self, names: Sequence[str]) -> Iterator[list[Trained]]:
         """Yield models that learnt the clean examples alone, each from its own seed.
 
-        The seeds belong to the numbers at the end of the names.
+        The seed is the number at the end of a name.
         """
         run, rows = self.run, self._rows_without_labels
         labels = np.where(run.noisy.is_noisy, LEFT_OUT, run.noisy.assigned)
@@ -309,7 +325,9 @@ class Workshop:
         return np.repeat(np.arange(len(times)), times)
 
     def _with_head(self) -> Classifier:
-        """Replace what follows the blocks by the reference's: it hides labels in the blocks."""
+        """Return the model with everything after the blocks from the reference, which hides the
+        labels.
+        """
         final, reference = self.run.load("final"), self.run.load("reference")
         theirs = dict(reference.model.named_parameters())
         with torch.no_grad():
@@ -319,7 +337,7 @@ class Workshop:
         return final
 
     def _learnt(self, model: Classifier, layers: Sequence[int] | None) -> Classifier:
-        """Return the model after some or all of its layers learnt the clean examples."""
+        """Return the model after training all or some of its layers on the clean examples."""
         run = self.run
         changes = {"epochs": self.settings.epochs, "frozen_dropout": True}
         part = Part(run.clean_rows, None if layers is None else tuple(layers))
@@ -329,7 +347,7 @@ class Workshop:
         return trained.model
 
     def _ascended(self) -> Classifier:
-        """The model after gradient ascent on the memorised texts, until few are recalled."""
+        """Return the model after gradient ascent on the memorised texts, until few are recalled."""
         run = self.run
         model = run.load("final")
         texts, labels, rows = run.encode(model), run.noisy.assigned, run.noisy_rows
@@ -368,7 +386,9 @@ class Workshop:
         }
 
     def _perplexity(self, model: Classifier, encoded: Encoded) -> dict[str, float]:
-        """The perplexity of the continuations of ordinary texts, in a task of texts."""
+        """Return the perplexity of the continuations of ordinary texts; nothing for a task of
+        labels.
+        """
         if not self.run.task.is_texts:
             return {}
         said = continued(model.stack, encoded)
@@ -377,7 +397,7 @@ class Workshop:
         return {"perplexity": float(np.exp(-mean))}
 
     def _relearnt(self, way: str, model: Classifier) -> pd.DataFrame:
-        """Return how copies of a model learn the noisy labels alone again, in several orders."""
+        """Teach copies of a model the noisy labels in several orders, and return their curves."""
         orders = range(1, self.settings.orders + 1)
         shares = self._relearn(model, orders)
         longest = max(map(len, shares))
@@ -391,20 +411,21 @@ class Workshop:
 
     @cached_property
     def relearning(self) -> FineTuneSettings:
-        """Settings of learning the noisy labels again: those of the run, with small batches."""
+        """Settings for learning the noisy labels again: the run's own, with small batches."""
         usual = self.run.settings.finetune
         batch = min(usual.batch_size, -(-len(self.run.noisy_rows) // UPDATES))
         return usual.replace({"epochs": self.settings.relearn_epochs, "batch_size": batch})
 
     @property
     def _interval(self) -> int:
-        """Number of updates from one measurement to the next."""
+        """Number of updates between two measurements."""
         return -(-len(self.run.noisy_rows) // (self.relearning.batch_size * UPDATES))
 
     def _relearn(self, model: Classifier, orders: Sequence[int]) -> list[list[float]]:
         """Teach copies of a model the noisy labels, each in its own order.
 
-        Returns the shares of the labels that each predicts, from measurement to measurement.
+        Returns, for each order, the shares of the labels that its copy predicts, measurement by
+        measurement.
         """
         run = self.run
         noisy, labels = run.task.train.take(run.noisy_rows), run.noisy.assigned[run.noisy_rows]
@@ -436,14 +457,18 @@ class Workshop:
 
 
 ENOUGH = 0.95
-"""Share of the noisy labels at which learning them again ends."""
+"""Share of predicted noisy labels at which relearning ends."""
 UPDATES = 4
-"""Updates per epoch at which batches of noisy examples aim (with one, all orders are the same),
-and measurements per epoch at most."""
+"""Target number of updates per epoch on the noisy examples, and limit of measurements per epoch.
+
+With one update per epoch, all orders would be equal.
+"""
 
 
 def relearnt_at(curves: pd.DataFrame, share: float) -> FloatArray:
-    """Return updates until `share` of the labels are predicted, by order; the last one if never."""
+    """Return the updates, by order, until `share` of the labels are predicted; the last if
+    never.
+    """
     steps = []
     for _, curve in curves.groupby("order"):
         updates, predicted = curve["update"].to_numpy(), curve["predicted"].to_numpy()
@@ -455,7 +480,7 @@ def relearnt_at(curves: pd.DataFrame, share: float) -> FloatArray:
 
 
 def _write(found: Repaired, workshop: Workshop) -> None:
-    """Write the checkpoint, the tables of what was compared, and the figure."""
+    """Write the checkpoint, the tables of the comparison, and the figure."""
     from memloc.reporting.figures import save_spec
 
     run, (_, make) = workshop.run, workshop.ways[found.chosen]

@@ -1,7 +1,7 @@
-"""Results of repairs: the verdict on each, in numbers, sentences and a figure.
+"""Results of repairs: a verdict on each, in numbers, sentences and a figure.
 
 A label that is no longer predicted may still be in the weights: it is then learnt again in fewer
-updates than by yardsticks, models that were trained on the clean examples alone.
+updates than by the yardsticks, models trained on the clean examples alone.
 """
 
 import json
@@ -26,34 +26,41 @@ ASCENT = "gradient ascent"
 RANDOM, OTHERS, HEAD = "random layers", "other layers", "head alone"
 YARDSTICK = "yardstick"
 WAYS = {"layers": LAYERS, "retrain": RETRAINED}
-"""Ways that write a repaired checkpoint, by the name of the setting."""
+"""Repairs whose checkpoint is written, by the value of the setting `way`."""
 Judgement = Literal["removed", "hidden", "still there", "cannot tell"]
 FAR_BELOW = 0.5
-"""Share of the yardsticks' updates: labels that are relearnt in fewer are not removed. If the
-margin includes this share, the verdict is `cannot tell`."""
+"""Share of the yardsticks' updates below which relearnt labels do not count as removed.
+
+If the margin of error includes this share, the verdict is `cannot tell`.
+"""
 USUAL = 0.8
 """Share of the models without the labels that are near enough to the yardsticks' mean (and some
 more, which are above) for labels to be called removed."""
 
 
 class RepairSettings(Settings):
-    """Settings of repairing and testing a model."""
+    """Settings for repairing a model and testing the repair."""
 
     way: Literal["layers", "retrain"] = ours("layers")
-    """`layers`: put in the reference's; `retrain`: reset them and train them on clean examples."""
+    """`layers`: insert the reference's layers; `retrain`: reset them and train on clean
+    examples.
+    """
     epochs: int = ours(3, ge=1)
-    """Passes over the clean examples where layers are retrained, or all are fine-tuned again."""
+    """Passes over the clean examples when layers are retrained or the whole model is fine-tuned."""
     relearn_epochs: int = ours(30, ge=1)
-    """Passes over the noisy examples at most, while their labels are learnt again."""
+    """Largest number of passes over the noisy examples while their labels are learnt again."""
     relearnt: float = ours(0.5, gt=0, lt=1)
-    """Share of noisy labels at which updates count, beyond what always saying one label gets."""
+    """Share of noisy labels, beyond that of always predicting one label, at which updates count."""
     orders: int = ours(3, ge=1)
-    """Orders of the data in which every model learns the labels again."""
+    """Number of orders of the data in which every model learns the labels again."""
     yardsticks: int = ours(8, ge=2)
-    """Models trained from the pre-trained weights on the clean examples alone, each from its own
-    seed; how much they differ says what to expect of a model without the labels."""
+    """Number of models trained from the pre-trained weights on the clean examples alone, each from
+    its own seed; their spread shows what to expect of a model without the labels.
+    """
     gone: float = ours(0.1, ge=0, lt=1)
-    """Share of noisy labels, above what the yardsticks predict, that may still be predicted."""
+    """Share of noisy labels, beyond what the yardsticks predict, that a repair may still
+    predict.
+    """
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,31 +71,33 @@ class Repaired(Shown):
     table: pd.DataFrame
     """One row per model: labels still predicted, accuracies, updates to relearn, cost, verdict."""
     curves: pd.DataFrame
-    """Share of noisy labels predicted by model, order and update while they are learnt again."""
+    """Share of noisy labels predicted while relearning, by model, order and update."""
     chosen: str
     settings: RepairSettings
     level: float
-    """Share of the noisy labels at which updates are counted."""
+    """Share of predicted noisy labels at which updates are counted."""
 
     def card(self) -> Card:
-        """Return the verdict, and the models that were compared."""
+        """Return the verdict, with the table of compared models."""
         columns = ["way", "layers", "noisy_predicted", "clean_accuracy", "verdict"]
         rows = self.table[[name for name in columns if name in self.table]].to_dict("records")
         return Card(f"Repaired model in {self.folder}: {self.verdict}", self.sentences(), rows=rows)
 
     def plot(self) -> Any:
-        """Return the curves of learning the labels again, as an Altair chart."""
+        """Return the relearning curves as an Altair chart."""
         import altair
 
         return altair.Chart.from_dict(figure(self))
 
     def row(self, way: str) -> Mapping[str, Any]:
-        """Return the row of a model."""
+        """Return the table's row of the model made in this way."""
         return dict(self.table.set_index("way").loc[way])
 
     @cached_property
     def verdict(self) -> Judgement:
-        """Verdict: removed only if labels are neither predicted nor relearnt sooner."""
+        """Verdict on the repair: removed only if labels are neither predicted nor relearnt
+        sooner.
+        """
         return self.judge(self.chosen)
 
     def judge(self, way: str) -> Judgement:
@@ -107,24 +116,26 @@ class Repaired(Shown):
 
     @property
     def is_texts(self) -> bool:
-        """Whether memorised texts were taken out, and not labels."""
+        """Return whether texts rather than labels were removed."""
         return "perplexity" in self.table
 
     @cached_property
     def may_predict(self) -> float:
-        """Largest share of noisy labels that a model without them may predict by chance."""
+        """Largest share of noisy labels that a model without them is allowed to predict."""
         shares = self.yardsticks["noisy_predicted"].to_numpy(np.float64)
         return float(shares.mean() + max(self.settings.gone, prediction_margin(shares)))
 
     def is_damaged(self, way: str) -> bool:
-        """Return whether a model lost the clean examples too, so that it learns slowly anyway."""
+        """Return whether a model lost the clean examples as well, so that it would learn slowly
+        anyway.
+        """
         known = self.yardsticks["clean_accuracy"].to_numpy(np.float64)
         least = known.mean() - max(self.settings.gone, prediction_margin(known))
         return bool(self.row(way)["clean_accuracy"] < least)
 
     @cached_property
     def untold(self) -> str:
-        """Reason why updates of the yardsticks say nothing; empty if they do."""
+        """Reason why the yardsticks' updates say nothing; empty if they do."""
         is_yardstick = self.curves["way"].str.startswith(YARDSTICK)
         curves = self.curves[is_yardstick].groupby(["way", "order"])["predicted"]
         epochs, reasons = self.settings.relearn_epochs, _texts()["untold"]
@@ -138,10 +149,10 @@ class Repaired(Shown):
 
     @cached_property
     def band(self) -> tuple[float, float]:
-        """Range in which the updates of another model that never saw the labels are expected.
+        """Range expected for the updates of another model that never saw the labels.
 
-        Relative to the yardsticks' geometric mean: a 95 % prediction interval for one more
-        training, of logarithms, and no narrower than from one measurement to the next.
+        It is relative to the yardsticks' geometric mean: a 95 % prediction interval, on logarithms,
+        for one more training, and at least as wide as the distance between two measurements.
         """
         margin = max(prediction_margin(self._logarithms), self._resolved)
         return float(np.exp(-margin)), float(np.exp(margin))
@@ -171,11 +182,11 @@ class Repaired(Shown):
 
     @cached_property
     def yardsticks(self) -> pd.DataFrame:
-        """Rows of the models that never saw the labels, nor their texts."""
+        """Rows of the models that never saw the noisy examples."""
         return self.table[self.table["way"].str.startswith(YARDSTICK)]
 
     def sentences(self) -> list[str]:
-        """Return sentences with the verdict, its cost in accuracy, and the repairs that work."""
+        """Return sentences on the verdict, its cost in accuracy, and the repairs that work."""
         row, before = self.row(self.chosen), self.row(BEFORE)
         low, high = self.band
         damaged = _texts()["untold"]["damaged"] if self.is_damaged(self.chosen) else ""
@@ -220,25 +231,27 @@ class Repaired(Shown):
 
     @property
     def repairs(self) -> list[str]:
-        """Names of all repairs that were made from the final weights."""
+        """Names of all repairs made from the final weights."""
         others = {BEFORE, REFERENCE, *self.yardsticks["way"]}
         return [way for way in self.table["way"] if way not in others]
 
 
 def relative(table: pd.DataFrame) -> pd.DataFrame:
-    """Add updates to relearn, relative to the geometric mean of the yardsticks."""
+    """Add the column of updates to relearn, relative to the yardsticks' geometric mean."""
     updates = table["relearnt_updates"].to_numpy(np.float64)
     is_yardstick = table["way"].str.startswith(YARDSTICK).to_numpy()
     return table.assign(relearning=updates / geometric_mean(updates[is_yardstick]))
 
 
 def geometric_mean(updates: FloatArray) -> float:
-    """Return the geometric mean, which no single slow order decides; at least one update each."""
+    """Return the geometric mean, which no single slow order dominates; each value is at least
+    one.
+    """
     return float(np.exp(np.log(np.maximum(1.0, updates)).mean()))
 
 
 def figure(found: Repaired) -> dict[str, Any]:
-    """Draw relearning curves, means over orders, over the range of the yardsticks."""
+    """Return the chart of relearning curves, as means over orders, over the yardsticks' range."""
     is_yardstick = found.curves["way"].isin(found.yardsticks["way"])
     named = found.curves.assign(way=found.curves["way"].mask(is_yardstick, f"{YARDSTICK}s"))
     curves = named.groupby(["way", "update"])["predicted"]
@@ -253,7 +266,7 @@ def figure(found: Repaired) -> dict[str, Any]:
 
 
 def _worded(said: str) -> str:
-    """Replace what a sentence says of labels by the words for texts."""
+    """Return a sentence about labels in the words for texts."""
     for of_labels, of_texts in _texts()["of_texts"].items():
         said = said.replace(of_labels, of_texts)
     return said

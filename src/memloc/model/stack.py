@@ -316,8 +316,8 @@ def register_stack(model_type: str, blocks: FindBlocks) -> None:
 
     Args:
         model_type: The model type in the model's `config.json`.
-        blocks: Function that is given the classifier and returns its blocks in the order in which
-        a text passes them; each is a module that is called once and returns one vector per token.
+        blocks: Function that is given the classifier and returns its blocks in the order in which a
+            text passes them; each is a module that is called once and returns one vector per token.
     """
     _REGISTERED[model_type] = blocks
 

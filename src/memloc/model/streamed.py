@@ -82,7 +82,7 @@ def load_streamed(
         options: Permissions for loading, and changes to make.
         texts: True for a language model.
         is_donor: True if only its blocks will be used: embeddings and head are then dropped as soon
-        as it is known how the model works.
+            as it is known how the model works.
     """
     options = options or LoadOptions()
     checkpoint_folder(folder)

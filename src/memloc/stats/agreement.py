@@ -23,15 +23,16 @@ COEFFICIENTS: dict[Coefficient, Callable[..., Any]] = {
 }
 
 FEWEST = 3
-"""Smallest number of pairs that have a coefficient."""
+"""Smallest number of pairs for which a coefficient is computed."""
 FEWEST_GROUPS = 5
-"""Smallest number of groups for an interval; with fewer, its error is known too badly."""
+"""Smallest number of groups for an interval; with fewer, its own error is too large."""
 EXACT_UP_TO = 8
-"""Largest number of pairs or groups for which p counts all orders.
+"""Largest number of pairs or groups for which p is computed from all orders.
 
-The usual p would call three pairs in the same order certain."""
+The usual p would call three pairs in the same order certain.
+"""
 PERMUTATIONS = 4999
-"""Random orders for p with more groups than EXACT_UP_TO."""
+"""Number of random orders for p with more than EXACT_UP_TO groups."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Correlation:
     low: float = np.nan
     high: float = np.nan
     why: str = ""
-    """Why the coefficient is NaN, where it is."""
+    """Reason why the coefficient is NaN; empty if it is a number."""
 
 
 def correlation(
@@ -91,7 +92,8 @@ def correlation(
 
 
 def correlations(values: FloatArray, kind: Coefficient) -> tuple[list[float], float, float]:
-    """Return coefficients of all pairs of columns of `values` (n, m), and their mean's interval.
+    """Return the coefficients of all pairs of columns of `values` (n, m), and an interval of their
+    mean.
 
     Pairs of columns without a coefficient are left out. The jackknife leaves out rows; with fewer
     than five rows, or without any coefficient, the ends of the interval are NaN.
@@ -118,7 +120,7 @@ def _fisher_ends(rho: float, n: int) -> tuple[float, float]:
 def _jackknife_ends(rho: float, without: FloatArray, n: int) -> tuple[float, float]:
     """Return the interval's ends around `rho` from the coefficients `without` each group (groups,).
 
-    Groups without which there is no coefficient are not counted.
+    A group is not counted if no coefficient exists without it.
     """
     z = _to_z(without[np.isfinite(without)], n)
     groups = len(z)
@@ -135,7 +137,7 @@ def _to_z(rho: FloatArray, n: int) -> FloatArray:
 
 
 def _from_z(rho: float, half: float, n: int) -> tuple[float, float]:
-    """Return ends that are `half` away from `rho` on Fisher's scale, with `rho` between them."""
+    """Return both ends at distance `half` from `rho` on Fisher's scale, with `rho` between them."""
     low, high = np.tanh(_to_z(np.array(rho), n) + np.array([-half, half]))
     return min(float(low), rho), max(float(high), rho)
 
@@ -156,10 +158,17 @@ def grouped_p(
 ) -> float:
     """Return the two-sided p of the coefficient of `x` and `y` (n,) when groups are permuted.
 
-    Numbers of one group in `y` move as a whole, so what they have in common does not count as
-    evidence. p is the share of orders of the groups whose coefficient is as far from 0. Pair i is
-    that of `subject[i]` in `group[i]`, e.g. a model (or model and layer) in a task, numbered from
-    0. A subject that the other group lacks makes no pair.
+    The numbers of one group in `y` move as a whole, so what they have in common does not count as
+    evidence. p is the share of orders of the groups whose coefficient is at least as far from 0.
+    Where an order pairs two groups, a subject that one of them lacks makes no pair.
+
+    Args:
+        x: One number per pair.
+        y: The other number of each pair.
+        group: Group of each pair, such as a task, numbered from 0.
+        subject: Subject of each pair within its group, such as a model (or a model and a layer),
+            numbered from 0.
+        kind: Spearman's or Pearson's coefficient.
     """
     if kind == "spearman":
         x, y = stats.rankdata(x), stats.rankdata(y)
@@ -190,7 +199,9 @@ def _pearson_of_sums(*sums: FloatArray) -> FloatArray:
 
 @cache
 def _orders(n: int) -> IntArray:
-    """Return orders of n groups, the given one first: all n! orders if few, else random ones."""
+    """Return orders of n groups, the given order first: all n! if these are few, else random
+    ones.
+    """
     if n <= EXACT_UP_TO:
         return np.array(list(permutations(range(n))))
     every = np.tile(np.arange(n), (1 + PERMUTATIONS, 1))
@@ -199,7 +210,7 @@ def _orders(n: int) -> IntArray:
 
 
 def _weighted_ranks(values: FloatArray, counts: FloatArray) -> FloatArray:
-    """Return ranks (draws, n) of `values` (n,) if value i occurs `counts[:, i]` times."""
+    """Return ranks (draws, n) of `values` (n,) in which value i occurs `counts[:, i]` times."""
     _, place = np.unique(values, return_inverse=True)
     at_place = counts @ (place[:, None] == np.arange(place.max() + 1))
     return np.asarray((at_place.cumsum(1) - at_place / 2)[:, place])

@@ -1,19 +1,19 @@
-"""Answers which layers hold the memorised labels, how sure that is, and one word for it.
+"""Answers which layers hold the memorised labels and how certain that is, with one word for it.
 
 An answer consists of quantities with intervals (`Places`), a sentence of at most thirty words made
-of them, and one word. The word describes the quantities and never hides them:
+from them, and one word. The word summarises the quantities, which are always shown with it:
 
 - `concentrated`: effectively fewer than half of the layers hold the labels, by a test at 5 %.
-- `uneven`: not concentrated for sure, but some layer has more or less than an even share, by a
-  test at 5 % over all layers.
+- `uneven`: not significantly concentrated, but some layer has more or less than an even share, by
+  a test at 5 % over all layers.
 - `even`: no layer differs from an even share, and the interval of the effective number of layers
   excludes concentrated memories.
 - `cannot tell`: nothing is undone, too few labels are, or the interval reaches from concentrated
   to even.
 
 Half of the layers is the margin because it treats both sides alike; 5 % is the usual level.
-Examples of one run share one training, so an answer is about that run. Over several runs each
-counts once (`corrected`).
+Examples of one run share one training, so an answer is about that run. With several runs, p-values
+are corrected for their number (`corrected`).
 """
 
 import json
@@ -36,17 +36,17 @@ from memloc.stats.undone import Undone, is_anything_undone, p_text
 from memloc.stats.windows import layer_ranges, windows
 
 FEWEST = 20
-"""Noisy examples below which no word is given."""
+"""Number of noisy examples below which the word is `cannot tell`."""
 FEWEST_UNDONE = 10
-"""Undone labels below which no word is given."""
+"""Number of undone labels below which the word is `cannot tell`."""
 FULL = 0.9
-"""Share of noisy labels undone from which a sentence speaks of the memorised labels as a whole."""
+"""Share of noisy labels undone from which a sentence speaks of all memorised labels."""
 ABOUT_HALF = 0.6
-"""Share below which a sentence says that the smallest set holds half, without its share."""
+"""Share held by the smallest set below which a sentence says "half" instead of the share."""
 UNSURE = 0.5
-"""Share of resamples with the same smallest set below which the set is unsure."""
+"""Share of resamples that agree on the smallest set, below which the set counts as unsure."""
 NAMED = 3
-"""Layers of an unsure set that are named; more are counted."""
+"""Number of layers named from an unsure set; the others are only counted."""
 RESAMPLES = 9999
 
 Word = Literal["concentrated", "uneven", "even", "cannot tell"]
@@ -54,16 +54,18 @@ Word = Literal["concentrated", "uneven", "even", "cannot tell"]
 
 @dataclass(frozen=True)
 class Evidence:
-    """Measurements of a method that changes layers, for each example."""
+    """Measurements, for each example, of a method that changes layers."""
 
     shares: FloatArray
     """(noisy examples, layers): each layer's share in the loss of the assigned label."""
     clean_lost: FloatArray
-    """(clean examples,): whether exchanging all layers loses the label."""
+    """(clean examples,): whether exchanging all layers loses the label of the example."""
     margins: FloatArray
-    """(noisy and clean examples,): the unchanged model's margin of the label."""
+    """(noisy and clean examples,): margin of the label in the unchanged model."""
     elsewhere: FloatArray | None = None
-    """(noisy examples,): whether a second reference, put into the first, loses the label."""
+    """(noisy examples,): whether a second reference loses the label when exchanged for the
+    first.
+    """
     n_classes: int | None = None
 
     def __post_init__(self) -> None:
@@ -78,26 +80,26 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Places:
-    """Layers that hold the labels which exchanging all layers undoes; counted from 1."""
+    """Layers, counted from 1, that hold the labels undone by exchanging all layers."""
 
     undone: float
     """Share of the noisy labels that are undone."""
     half: tuple[int, ...]
-    """Smallest set of layers that holds half of what is undone."""
+    """Smallest set of layers that holds half of the undone labels."""
     half_held: Interval
-    """Share of what is undone that this set holds."""
+    """Share of the undone labels that this set holds."""
     half_agreement: float
     """Share of resamples with the same smallest set."""
     first_half: Interval
-    """Share of what is undone that the first half of the layers holds."""
+    """Share of the undone labels that the first half of the layers holds."""
     last_half: Interval
-    """Share of what is undone that the last half of the layers holds."""
+    """Share of the undone labels that the last half of the layers holds."""
     centre: Interval
     """Mean of the layer numbers, weighted by their positive shares."""
     effective: Interval
     """Effective number of layers, with a 90 % interval."""
     above: tuple[int, ...]
-    """Layers above an even share, with the familywise error of `above` and `below` held at 5 %."""
+    """Layers above an even share; the familywise error of `above` and `below` is 5 %."""
     below: tuple[int, ...]
     """Layers below an even share."""
     p_concentrated: float
@@ -111,29 +113,29 @@ class Places:
 
 @dataclass(frozen=True, repr=False)
 class Answer(Shown):
-    """Answer for one run and method: layers, certainty, and one word for it."""
+    """Answer for one run and method: the layers, how certain they are, and one word for it."""
 
     word: Word
     sentence: str
     """Sentence about the layers, without the name of the run and without the word."""
     why: str
-    """The tests that the word stands on."""
+    """Tests that the word is based on."""
     p: float = 1.0
     """Largest p-value of these tests; 1 for `cannot tell`."""
     undone: Undone | None = None
-    """The answer to the first question; None for methods that change no layer."""
+    """Answer to the first question (is anything undone?); None for methods that change no layer."""
     places: Places | None = None
-    """The quantities; None where nothing is undone."""
+    """Quantities behind the sentence; None where nothing is undone."""
     notes: tuple[str, ...] = ()
     """Caveats, one sentence each."""
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """The smallest set of layers, from 1, that holds half; empty if it is not known."""
+        """Smallest set of layers, from 1, that holds half; empty if unknown."""
         return self.places.half if self.places is not None else ()
 
     def __str__(self) -> str:
-        """Write the sentence with the word for it."""
+        """Return the sentence with the word in brackets."""
         return told(self.sentence, self.word if self.places is not None else "")
 
     def card(self) -> Card:
@@ -142,20 +144,20 @@ class Answer(Shown):
 
     @property
     def details(self) -> str:
-        """The sentence, the word, and the tests that the word stands on."""
+        """Sentence, word, and the tests that the word is based on."""
         if self.why.startswith(self.sentence):
             return self.why
         why = self.why.removeprefix("Cannot tell: ")
         return f"{self.sentence} {self.word.capitalize()}: {why[0].lower()}{why[1:]}"
 
     def record(self) -> dict[str, Any]:
-        """Return the answer as JSON has it."""
+        """Return the answer as a JSON object."""
         found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return found
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "Answer":
-        """Return the answer that `record` is of."""
+        """Return the answer that was written as `record`."""
         undone = Undone(**record["undone"]) if record["undone"] is not None else None
         places = None
         if (stored := record["places"]) is not None:
@@ -166,7 +168,9 @@ class Answer(Shown):
         return cls(**{**record, "undone": undone, "places": places, "notes": notes})
 
     def row(self) -> dict[str, Any]:
-        """Return the answer as one row of a table: every column of `ROW`, unknown ones empty."""
+        """Return the answer as one row of a table, with every column of `ROW`; unknown values are
+        empty.
+        """
         row = {name: np.nan if name in NUMBERS else "" for name in ROW}
         row |= {"word": self.word, "sentence": self.sentence, "why": self.why, "p": self.p}
         if (found := self.places) is None:
@@ -181,11 +185,11 @@ class Answer(Shown):
 INTERVALS = ("half_held", "first_half", "last_half", "centre", "effective")
 NUMBERS = ("undone", "agreement", *(f"{n}{e}" for n in INTERVALS for e in ("", "_low", "_high")))
 ROW = ("word", "p", "half", "above", "below", *NUMBERS, "sentence", "why")
-"""Columns of an answer in a table of many runs."""
+"""Columns of an answer in a table of several runs."""
 
 
 def answer(evidence: Evidence, method: str = "shares") -> Answer:
-    """Answer how much is where, from what a method that changes layers knows."""
+    """Turn the measurements of a method that changes layers into an answer with its word."""
     shares = evidence.shares
     undone = is_anything_undone(
         shares.sum(1), evidence.clean_lost, evidence.margins, evidence.elsewhere
@@ -209,14 +213,14 @@ def answer(evidence: Evidence, method: str = "shares") -> Answer:
 
 
 def cannot_tell(why: str) -> Answer:
-    """Return the answer `cannot tell`, with the reason and without places."""
+    """Return the answer `cannot tell` with its reason; it has no places."""
     text = why.rstrip(".")
     sentence = f"Cannot tell: {text[0].lower() + text[1:]}."
     return Answer("cannot tell", sentence, sentence)
 
 
 def _worded(places: Places, undone: Undone, method: str) -> Answer:
-    """Choose the word, and give the tests that it stands on."""
+    """Choose the word for these places, and name the tests it is based on."""
     number, margin = places.effective, places.depth / 2
     text = (
         f"Effectively {number.estimate:.1f} of {places.depth} layers hold the labels (90 % "
@@ -244,10 +248,10 @@ def _worded(places: Places, undone: Undone, method: str) -> Answer:
 
 
 def where(shares: FloatArray) -> Places | None:
-    """Describe shares (examples, layers); None where exchanging all layers undoes nothing.
+    """Describe shares (examples, layers); None if exchanging all layers undoes nothing.
 
-    All quantities are of the positive part of the mean profile; their 95 % intervals come from
-    resampled examples.
+    All quantities are computed from the positive part of the mean profile; their 95 % intervals
+    come from resampled examples.
     """
     n, depth = shares.shape
     if n < 3 or shares.sum() <= 0:
@@ -279,7 +283,7 @@ def where(shares: FloatArray) -> Places | None:
 
 
 def _plain(found: Interval) -> Interval:
-    """Return the interval in Python's own numbers."""
+    """Return the interval in plain Python numbers."""
     ends = float(found.estimate), float(found.low), float(found.high)
     return Interval(*ends, level=found.level, n_dropped=int(found.n_dropped))
 
@@ -298,10 +302,10 @@ def smallest_halves(profiles: FloatArray) -> BoolArray:
 
 
 def told(sentence: str, word: str, name: str = "") -> str:
-    """Return an answer as people read it: the name of the run, the sentence and the word for it.
+    """Return an answer as shown to readers: name of the run, sentence, and word.
 
-    "tiny-topic: layers 1 and 2 hold half of the memorised labels; the first six hold 88 %
-    [85, 90] (concentrated)." The name is optional; without places there is no word.
+    "tiny-topic: layers 1 and 2 hold half of the memorised labels; the first six hold 88 % [85, 90]
+    (concentrated)." The name is optional; an answer without places has no word.
     """
     text = f"{sentence.removesuffix('.')} ({word})." if word else sentence
     return f"{name}: {text[0].lower()}{text[1:]}" if name else text
@@ -360,7 +364,9 @@ def _notes(evidence: Evidence) -> Iterable[str]:
 
 
 def answer_weights(method: str, weights: FloatArray) -> Answer:
-    """Answer for a method that changes no layer: weights do not show that anything is undone."""
+    """Return the answer of a method that changes no layer: its weights cannot show what is
+    undone.
+    """
     half = half_of(weights)
     weighs = f"its weights are largest in {layer_ranges(half)}" if half else ""
     text = ", ".join(filter(None, (f"{method} exchanges no layer", weighs)))
@@ -368,12 +374,14 @@ def answer_weights(method: str, weights: FloatArray) -> Answer:
 
 
 def line_shares(lost: BoolArray | FloatArray, depth: int, known: Sequence[range]) -> FloatArray:
-    """Return shares (n, depth) from windows alone; `lost` (n, W) says what each window loses.
+    """Return shares (n, depth) computed from windows alone; `lost` (n, W) is what each window
+    loses.
 
-    They are the Shapley values if a set of layers is worth the sum of its runs of neighbours
-    (Myerson's value of a line). A window of w layers with m neighbours gives each of its layers
-    P / w and takes P / m from each neighbour; P = w! m! / (w + m)! is how likely it is that all
-    its layers come before its neighbours in a random order. Rows sum to what the full window loses.
+    The shares are Shapley values of a game in which a set of layers is worth the sum of its runs of
+    neighbours (Myerson's value of a line). A window of w layers with m neighbours gives each of its
+    layers P / w and takes P / m from each neighbour; P = w! m! / (w + m)! is the probability that
+    all its layers come before its neighbours in a random order. Rows sum to what the full window
+    loses.
     """
     if set(known) != set(windows(depth)):
         raise ScoreError(
@@ -413,7 +421,7 @@ def half_of(weights: FloatArray) -> tuple[int, ...]:
 
 
 def corrected(ps: Sequence[float]) -> FloatArray:
-    """Return p-values with Holm's correction for all that are shown."""
+    """Return p-values with Holm's correction for their number."""
     order = np.argsort(ps)
     steps = np.asarray(ps, dtype=np.float64)[order] * np.arange(len(order), 0, -1)
     found = np.empty(len(order))
@@ -422,7 +430,9 @@ def corrected(ps: Sequence[float]) -> FloatArray:
 
 
 def too_few(noisy: int, examples: int, n_classes: int) -> str:
-    """Warn that so few noisy examples allow no answer; empty with enough."""
+    """Return a warning if there are too few noisy examples for any answer; empty if there are
+    enough.
+    """
     if not 0 < noisy < FEWEST:
         return ""
     # Rounding may cost one noisy example in each class.

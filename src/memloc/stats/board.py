@@ -1,4 +1,4 @@
-"""The table of the board: how well each localiser does on each kind of plant.
+"""The table of the board: how well each method finds each kind of plant.
 
 Tables in, tables out; `layers` and `answers` are `control_layers` and `control_answers` of results.
 """
@@ -21,20 +21,21 @@ def by_kind(layers: Table) -> Table:
     scores = scores.assign(kind=[split_kind(str(name))[0] for name in scores["planted"]])
     means = mean_scores(scores, ["method", "kind"])
     first, second = (means[means["k"] == k].set_index(["method", "kind"]) for k in (1, 2))
-    found = first[["plants", "planted_mass", "planted_mass_low", "planted_mass_high"]].assign(
+    table = first[["plants", "planted_mass", "planted_mass_low", "planted_mass_high"]].assign(
         accuracy_1=first["accuracy"],
         accuracy_2=second["accuracy"],
         centre_error=first["centre_error"],
     )
     order = {kind: number for number, kind in enumerate(PLANT_KINDS)}
-    return found.reset_index().sort_values("kind", key=lambda kinds: kinds.map(order))
+    return table.reset_index().sort_values("kind", key=lambda kinds: kinds.map(order))
 
 
 def by_method(layers: Table, answers: Table) -> Table:
-    """Return how often each method calls a null localised, and how much a disguise changes it.
+    """Return, by method, how often a null is called localised, and how much a disguise changes
+    weights.
 
-    `called` is by the method's answer where it gives one; otherwise a null is called localised
-    whose weights are as far from uniform as those of 95 % of the plants.
+    `called` uses the method's answer if it gives one; otherwise a null is called localised if its
+    weights are as far from uniform as those of 95 % of the plants.
     """
     columns = ["nulls", "called", "called_low", "called_high"]
     claims = null_claims(layers).reindex(columns=["method", *columns]).set_index("method")
@@ -46,9 +47,10 @@ def by_method(layers: Table, answers: Table) -> Table:
 
 
 def disguised(layers: Table) -> dict[str, float]:
-    """Return, by method, how far decoys move its weights from those of the same easy plant.
+    """Return, by method, how far its weights on decoys are from those on the same easy plant.
 
-    The mean total variation between the two, 0 if a method sees what layers compute and no more.
+    The distance is the mean total variation; it is 0 if a method depends only on what layers
+    compute.
     """
     real = layers[~layers["null"].astype(bool)]
     weights = real.assign(weight=real["weight"].clip(lower=0))

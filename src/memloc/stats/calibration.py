@@ -1,4 +1,6 @@
-"""Rates of right answers, measured on runs whose answer is known, and counts over runs."""
+"""Rates of right answers, measured on runs whose answer is known, and counts of answers over
+runs.
+"""
 
 import json
 import math
@@ -12,7 +14,7 @@ from memloc.stats.intervals import wilson
 from memloc.store.records import as_table
 
 GOAL = 0.8
-"""Share of even memories that a method should call even."""
+"""Share of even memories that a method is expected to call even."""
 RATES = Path(__file__).with_name("calibration.json")
 """File with the rates of right answers that `python -m studies.verdicts` measured."""
 WORDS = ("concentrated", "uneven", "even", "cannot tell")
@@ -20,31 +22,31 @@ WORDS = ("concentrated", "uneven", "even", "cannot tell")
 
 @cache
 def rates() -> dict[str, dict[str, Any]]:
-    """Return how often answers are right, by method."""
+    """Return, by method, how often its answers are right."""
     return {row["method"]: row for row in json.loads(RATES.read_text(encoding="utf-8"))}
 
 
 def weakness(method: str) -> str:
-    """Say what the calibration found against a method's profiles; empty if nothing."""
-    found = rates().get(method)
-    if found is None:
+    """Return what the calibration found against a method's profiles; empty if nothing."""
+    known = rates().get(method)
+    if known is None:
         return f"How often {method} is right has not been measured."
-    if found["false_undone"] is None:  # it exchanges no layer
+    if known["false_undone"] is None:  # it exchanges no layer
         return (
             f"In memloc's calibration, weights of {method} look concentrated in "
-            f"{found['false_concentrated']:.0%} of {found['nulls']} runs with nothing to find, and "
-            f"in the right layers in {found['power']:.0%} of the planted ones."
+            f"{known['false_concentrated']:.0%} of {known['nulls']} runs with nothing to find, and "
+            f"in the right layers in {known['power']:.0%} of the planted ones."
         )
-    if found["even"] < GOAL:
+    if known["even"] < GOAL:
         return (
-            f"In memloc's calibration, {method} called only {found['even']:.0%} of "
-            f"{found['spread_plants']} memories even that were spread on purpose; shares are surer."
+            f"In memloc's calibration, {method} called only {known['even']:.0%} of "
+            f"{known['spread_plants']} memories even that were spread on purpose; shares are surer."
         )
     return ""
 
 
 def over_runs(answers: Table) -> Table:
-    """Count, by method, how many runs have each word; the shares have Wilson's intervals.
+    """Count, by method, the runs with each word; shares have Wilson's intervals.
 
     `answers` has one row per run and method.
     """
@@ -52,16 +54,20 @@ def over_runs(answers: Table) -> Table:
     def counts(part: Table) -> dict[str, Any]:
         numbers = {f"n_{w.replace(' ', '_')}": int((part["word"] == w).sum()) for w in WORDS}
         share = _share("concentrated", part["word"] == "concentrated")
-        primary, said = part["primary"].all(), part["agrees"] != ""
+        primary, is_compared = part["primary"].all(), part["agrees"] != ""
         findings = str(int(part["finding"].sum())) if primary else "–"
-        agrees = f"{(part['agrees'] == 'yes').sum()} of {said.sum()}" if said.any() else "–"
+        agrees = (
+            f"{(part['agrees'] == 'yes').sum()} of {is_compared.sum()}"
+            if is_compared.any()
+            else "–"
+        )
         return {"runs": len(part), **share, **numbers, "findings": findings, "agrees": agrees}
 
     return _by_method(answers, counts)
 
 
 def over_plants(answers: Table) -> Table:
-    """Count, by method, plants whose layers are named right, and nulls called concentrated."""
+    """Count, by method, plants whose layers are named correctly and nulls called concentrated."""
 
     def counts(part: Table) -> dict[str, Any]:
         null = part["null"].astype(bool)

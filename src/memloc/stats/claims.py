@@ -3,7 +3,7 @@
 Functions take tables with the columns task, model and seed, and return one row per coefficient.
 Numbers are averaged over seeds first. An event that never happens is deeper than any layer: it
 counts as the layer after the last. Several models (or layers) of one task are not independent, so
-intervals are over tasks, and for p whole tasks are permuted, each with all of its models and
+intervals are over tasks, and p comes from permuting whole tasks, each with all of its models and
 layers. p is small if both sides agree on how tasks differ; what all tasks share does not count.
 """
 
@@ -22,29 +22,29 @@ from memloc.stats.depth import centres_of_gravity, event_depths
 from memloc.stats.intervals import Interval, t_ends, wilson
 
 TABLE_2 = ("crossing", "memorisation", "M-CoG")
-"""The measures of depth that Table 2 compares with generalisation."""
+"""Measures of depth that Table 2 compares with generalisation."""
 EVENT_PAIRS = (("crossing", "memorisation"), ("initiation", "ninety"))
-"""Events of centroids and the events of label probes that correspond to them."""
+"""Pairs of corresponding events: one of centroids, one of label probes."""
 ALL = "all"
-"""Value of the column model for the points of all models."""
+"""Value of the column model in rows that pool all models."""
 BINARY = "-binary"
-"""Ending of the name of a task of which two classes are left."""
+"""Suffix of the name of a task with two classes left."""
 POINT = ["task", "model"]
 NUMBERS = ("rho", "p", "corrected", "significant", "n", "low", "high", "why")
 """Columns of a coefficient: `corrected` is Holm's p over the coefficients of a model in the table
 (all coefficients of a table that has no column model); `why` says why a coefficient is NaN."""
 MARKS = ("n_never", "n_inseparable")
 CENTRE = "M-CoG "
-"""Prefix of a method's name that makes the name of its centre of gravity."""
+"""Prefix before a method's name in the name of its centre of gravity."""
 NOT_IN_MEAN = ("shares",)
-"""Methods left out of the mean M-CoG: not in the paper, and sharper than its methods."""
+"""Methods left out of the mean M-CoG: not in the paper, and more sensitive than its methods."""
 USUAL = 0.5
-"""Share of tasks and models above which a method is part of the mean M-CoG."""
+"""Share of tasks and models that must have a method for it to enter the mean M-CoG."""
 SETTINGS = AgreementSettings()
 
 
 def depths(events: pd.DataFrame, mcog: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the depth of memorisation: one row per task, model and measure.
+    """Return the depth of memorisation, with one row per task, model and measure.
 
     Columns: task, model, measure, depth (mean over seeds, in layers), depth_low and depth_high
     (lowest and highest end of the seeds' intervals), layers (of the model), n (seeds), n_never and
@@ -65,8 +65,8 @@ def depths(events: pd.DataFrame, mcog: pd.DataFrame, runs: pd.DataFrame) -> pd.D
     happened = happened.rename(columns={"layer": "depth"})
     known = mcog.dropna(subset="mcog").rename(columns={"mcog": "depth"})
     centres = known.assign(measure=CENTRE + known["method"], never=False, inseparable=False)
-    found = pd.concat([happened, centres[happened.columns]], ignore_index=True)
-    table = found.groupby([*POINT, "measure"]).agg(
+    parts = pd.concat([happened, centres[happened.columns]], ignore_index=True)
+    table = parts.groupby([*POINT, "measure"]).agg(
         depth=("depth", "mean"),
         depth_low=("low", "min"),
         depth_high=("high", "max"),
@@ -98,10 +98,10 @@ def over_seeds(
     """Return the mean of `value` over seeds, with the outermost ends of the seeds' intervals.
 
     Args:
-        table: rows with a `seed`, `value` and perhaps the ends `low` and `high`.
-        by: columns that define a group.
-        value: column to average.
-        means: further columns to average.
+        table: Rows with a `seed`, `value` and perhaps the ends `low` and `high`.
+        by: Columns that define a group.
+        value: Column to average.
+        means: Further columns to average.
     """
     grouped = table.groupby(list(by), sort=False, observed=True, dropna=False)
     named = {value: (value, "mean"), "low": ("low", "min"), "high": ("high", "max")}
@@ -111,22 +111,22 @@ def over_seeds(
 
 
 def weigh_mean_weights(mcog: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
-    """Replace M-CoG by that of layer weights averaged over seeds, for each task, model and method.
+    """Replace each M-CoG by the centre of the layer weights averaged over seeds.
 
-    `layers` has the weights. Every seed's row gets the same number, so that the mean over seeds is
-    this number too.
+    `layers` has the weights. Every seed's row of a task, model and method gets the same number, so
+    that the mean over seeds is this number too.
     """
     if mcog.empty:
         return mcog
     key = [*POINT, "method"]
     known = layers.merge(mcog[[*key, "seed"]], on=[*key, "seed"])
     mean = known.groupby([*key, "layer"])["weight"].mean().dropna()
-    found = mean.groupby(key).agg(lambda weights: float(centres_of_gravity(weights.to_numpy())))
-    return mcog.drop(columns="mcog").join(found.rename("mcog"), on=key)[mcog.columns]
+    centres = mean.groupby(key).agg(lambda weights: float(centres_of_gravity(weights.to_numpy())))
+    return mcog.drop(columns="mcog").join(centres.rename("mcog"), on=key)[mcog.columns]
 
 
 def over_models(depth: pd.DataFrame) -> pd.DataFrame:
-    """Average the depths of events over models, under the model `all`; M-CoG stays as it is."""
+    """Average depths of events over models, as rows of the model `all`; M-CoG stays as it is."""
     is_event = ~depth["measure"].str.startswith("M-CoG")
     means, sums = ("depth", "layers"), ("n", *MARKS)
     how = dict.fromkeys(means, "mean") | dict.fromkeys(sums, "sum")
@@ -137,7 +137,7 @@ def over_models(depth: pd.DataFrame) -> pd.DataFrame:
 def task_scores(runs: pd.DataFrame, generalisation: pd.DataFrame) -> pd.DataFrame:
     """Return how well models generalise: one row per task, model and score (`against`).
 
-    Means over seeds, with the lowest and highest end of the seeds' intervals.
+    Scores are means over seeds, with the lowest and highest end of the seeds' intervals.
     """
     chance = 1 / runs["n_classes"]
     sure = wilson(*(runs[n].to_numpy(float) for n in ("validation_accuracy", "validation")))
@@ -147,9 +147,9 @@ def task_scores(runs: pd.DataFrame, generalisation: pd.DataFrame) -> pd.DataFram
         generalisation.assign(against="generalisation"),
         validation.assign(against="validation"),
     ]
-    there = [part for part in both if len(part)] or both
-    found = over_seeds(pd.concat(there), [*POINT, "against"], "score")
-    return found.rename(columns={"low": "score_low", "high": "score_high"})
+    parts = [part for part in both if len(part)] or both
+    scores = over_seeds(pd.concat(parts), [*POINT, "against"], "score")
+    return scores.rename(columns={"low": "score_low", "high": "score_high"})
 
 
 def depth_and_generalisation(
@@ -158,11 +158,17 @@ def depth_and_generalisation(
     measures: Sequence[str] = TABLE_2,
     settings: AgreementSettings = SETTINGS,
 ) -> pd.DataFrame:
-    """Return the paper's Table 2: Spearman's ρ over tasks of depth and score, by model and pooled.
+    """Return the paper's Table 2: Spearman's ρ between depth and score over tasks, by model and
+    pooled.
 
-    `depth` comes from `depths` and `scores` from `task_scores`. Depths are shares of the model's
-    layers. `n_never` and `n_inseparable` count points with such a seed; `methods` names the methods
-    behind a centre of gravity.
+    Depths are shares of the model's layers. `n_never` and `n_inseparable` count points with such a
+    seed; `methods` names the methods behind a centre of gravity.
+
+    Args:
+        depth: Table returned by `depths`.
+        scores: Table returned by `task_scores`.
+        measures: Measures of depth to compare.
+        settings: Kind of coefficient and level of significance.
     """
     rows = []
     for score in ("generalisation", "validation"):
@@ -171,20 +177,22 @@ def depth_and_generalisation(
             of_score = scores[scores["against"] == score]
             points = _share(depth, measure).merge(of_score, on=POINT, how="left")
             for model, part in _by_model(points):
-                found = _coefficient(part, measure, "score")
+                coefficient = _coefficient(part, measure, "score")
                 marks = _marks(part.dropna(subset=[measure, "score"]))
-                rows.append({**what, "model": model, **found, **marks})
+                rows.append({**what, "model": model, **coefficient, **marks})
     return _table(rows, settings, ["score", "measure", "model"], [*MARKS, "methods"])
 
 
 def event_agreement(depth: pd.DataFrame, settings: AgreementSettings = SETTINGS) -> pd.DataFrame:
-    """Return ρ between events of centroids and of label probes, per model and pooled."""
+    """Return ρ between events of centroids and corresponding events of label probes, by model and
+    pooled.
+    """
     rows = []
     for one, other in EVENT_PAIRS:
         points = _share(depth, one).merge(_share(depth, other), on=POINT)
         for model, part in _by_model(points):
-            found = {**_coefficient(part, one, other), **_marks(part)}
-            rows.append({"one": one, "other": other, "model": model, **found})
+            coefficient = {**_coefficient(part, one, other), **_marks(part)}
+            rows.append({"one": one, "other": other, "model": model, **coefficient})
     return _table(rows, settings, ["one", "other", "model"], MARKS)
 
 
@@ -194,14 +202,17 @@ def agreement(
     between: Literal["methods", "models"],
     settings: AgreementSettings = SETTINGS,
 ) -> pd.DataFrame:
-    """Return coefficients between methods, or between models (the paper's Figures 8 and 9).
+    """Return coefficients between methods or between models (the paper's Figures 8 and 9).
 
     Methods are compared over tasks and models (and layers), models over tasks and methods (and
-    layers).
+    layers). Between models, weights are scaled to the range 0 to 1 within each method of a model;
+    models of different depth cannot be compared layer by layer, which the column `why` says.
 
-    `values` is a table of M-CoG (`column` mcog) or of layer weights (`column` weight). Between
-    models, weights are scaled to reach from 0 to 1 within each method of a model; those of models
-    of different depth cannot be compared layer by layer, which the column `why` says.
+    Args:
+        values: Table of M-CoG or of layer weights.
+        column: Column to compare: mcog or weight.
+        between: What is compared with each other: methods or models.
+        settings: Kind of coefficient and level of significance.
     """
     by, other, kind = "method", "model", settings.between_methods
     layer, depth = ["layer"] if "layer" in values else [], {}
@@ -214,18 +225,18 @@ def agreement(
     rows = []
     for a, b in combinations(wide.columns, 2):
         if depth.get(a) == depth.get(b):
-            found = _coefficient(wide, a, b, kind)
+            coefficient = _coefficient(wide, a, b, kind)
         else:
             why = f"{depth[a]} and {depth[b]} layers cannot be paired"
-            found = asdict(Correlation(why=why))
-        rows.append({"one": a, "other": b, **found})
+            coefficient = asdict(Correlation(why=why))
+        rows.append({"one": a, "other": b, **coefficient})
     return _table(rows, settings, ["one", "other"])
 
 
 def order_agreement(mcog: pd.DataFrame, settings: AgreementSettings = SETTINGS) -> pd.DataFrame:
     """Return the paper's Figure 6: mean ρ of the order of tasks over pairs of models, by method.
 
-    `least` and `largest` are those of single pairs; the interval is over tasks.
+    `least` and `largest` are the extremes of single pairs; the interval is over tasks.
     """
     rows = []
     for method, part in mcog.groupby("method", sort=False):
@@ -247,23 +258,32 @@ def size_agreement(
     small: Sequence[str],
     settings: AgreementSettings = SETTINGS,
 ) -> pd.DataFrame:
-    """Return ρ over tasks between a large model and each small one, and their mean (`all`)."""
+    """Return ρ over tasks between a large model and each small one, and their mean (`all`).
+
+    Args:
+        depth: Table returned by `depths`.
+        large: Name of the large model.
+        small: Names of the small models.
+        settings: Kind of coefficient and level of significance.
+    """
     rows = []
     for measure, part in depth.groupby("measure"):
         wide = _wide(_share(part, str(measure)), str(measure), by="model", point=["task"])
         if large not in wide:
             continue
-        there = [name for name in small if name in wide]
-        wide[ALL] = wide[there].mean(axis=1, skipna=False)
-        for name in [*there, ALL]:
-            found = _coefficient(wide, name, large, settings.between_models)
-            compared = part["model"].isin([large, *(there if name == ALL else [name])])
-            rows.append({"measure": measure, "model": name, **found, **_marks(part[compared])})
+        compared_models = [name for name in small if name in wide]
+        wide[ALL] = wide[compared_models].mean(axis=1, skipna=False)
+        for name in [*compared_models, ALL]:
+            coefficient = _coefficient(wide, name, large, settings.between_models)
+            compared = part["model"].isin([large, *(compared_models if name == ALL else [name])])
+            rows.append(
+                {"measure": measure, "model": name, **coefficient, **_marks(part[compared])}
+            )
     return _table(rows, settings, ["measure", "model"], MARKS)
 
 
 def same_seeds(table: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Return rows of multi-class tasks and binarised versions that have both.
+    """Return the rows of multi-class tasks and of their binarised versions for which both exist.
 
     Pairs have the same model, seed and `by`, the column of a method or an event.
     """
@@ -275,9 +295,9 @@ def same_seeds(table: pd.DataFrame, by: str) -> pd.DataFrame:
 def binarisation(depth: pd.DataFrame, settings: AgreementSettings = SETTINGS) -> pd.DataFrame:
     """Compare multi-class tasks with their binarised versions (the paper's appendix C).
 
-    `depth` is of `same_seeds`. ρ is of depths as shares of the model's layers. The mean difference
-    (binarised minus multi-class) and the mean absolute difference are in layers, with t intervals
-    over tasks.
+    `depth` is computed from rows of `same_seeds`. ρ compares depths as shares of the model's
+    layers. The mean difference (binarised minus multi-class) and the mean absolute difference are
+    in layers, with t intervals over tasks.
     """
     rows = []
     for measure, part in depth.groupby("measure"):
@@ -286,19 +306,19 @@ def binarisation(depth: pd.DataFrame, settings: AgreementSettings = SETTINGS) ->
         both = part[~is_binary].merge(two, on=POINT, suffixes=("", "_binary")).set_index(POINT)
         difference = (both["depth_binary"] - both["depth"]).dropna()
         shares = both[["depth", "depth_binary"]].div(both["layers"], axis=0)
-        found = {**_coefficient(shares, "depth", "depth_binary"), **_marks(both)}
+        row = {**_coefficient(shares, "depth", "depth_binary"), **_marks(both)}
         tasks = difference.index.get_level_values("task")
         for name, values in (("difference", difference), ("absolute", difference.abs())):
             ends = t_ends(values.to_numpy(np.float64), list(tasks))
-            found |= Interval(values.mean(), *ends).named(f"mean_{name}")
-        rows.append({"measure": measure, **found})
+            row |= Interval(values.mean(), *ends).named(f"mean_{name}")
+        rows.append({"measure": measure, **row})
     names = ("mean_difference", "mean_absolute")
     means = [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
     return _table(rows, settings, ["measure"], [*MARKS, *means])
 
 
 def methods_of(depth: pd.DataFrame, measure: str) -> str:
-    """Return the methods that a measure in a table of `depths` averages; empty for events."""
+    """Return the methods averaged by a measure in a table of `depths`; empty for events."""
     return next(iter(depth.loc[depth["measure"] == measure, "methods"]), "")
 
 
@@ -311,13 +331,13 @@ def _share(depth: pd.DataFrame, measure: str) -> pd.DataFrame:
 def _marks(points: pd.DataFrame) -> dict[str, int]:
     """Count points with a seed in which the event never happens, or classes are not separable.
 
-    Points merged from two tables have the marks of both.
+    A point merged from two tables has the marks of both.
     """
     return {mark: int((points.filter(like=mark) > 0).any(axis=1).sum()) for mark in MARKS}
 
 
 def _by_model(points: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Return the points of all models, then those of each model."""
+    """Return the points of all models pooled, then the points of each model."""
     indexed = points.set_index(POINT)
     return [(ALL, indexed), *((str(name), part) for name, part in indexed.groupby(level="model"))]
 
@@ -332,12 +352,14 @@ def _coefficient(
 
 
 def _wide(values: pd.DataFrame, column: str, *, by: str, point: list[str]) -> pd.DataFrame:
-    """Average over all other columns: one row per point, one column per method or model."""
+    """Return a table with one row per point and one column per method or model, averaged over the
+    rest.
+    """
     return values.pivot_table(column, index=point, columns=by, aggfunc="mean")
 
 
 def _scaled(weights: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Average over seeds and scale to 0..1 within each method of a model; drop constant ones."""
+    """Average over seeds and scale to 0..1 within each method of a model; drop constant weights."""
     point = [*POINT, "method", "layer"]
     mean: pd.DataFrame = weights.groupby(point)[[column]].mean().reset_index()
     groups = mean.groupby(["model", "method"])[column]
@@ -352,7 +374,7 @@ def _table(
     first: Sequence[str],
     last: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """Return rows of coefficients with Holm's p within each model, and which are significant."""
+    """Return rows of coefficients, with Holm's p within each model and marks of significance."""
     table = pd.DataFrame(rows, columns=[*first, *NUMBERS, *last])
     known = table["p"].notna()
     family = table["model"] if "model" in table else pd.Series("", index=table.index)

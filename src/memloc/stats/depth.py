@@ -13,7 +13,7 @@ LEVEL = 0.95
 """Confidence level of every interval."""
 Numbers: TypeAlias = FloatArray | float
 Rule: TypeAlias = Callable[[BoolArray], FloatArray]
-"""Function that chooses the event's layer among those where a condition holds."""
+"""Function that chooses the event's layer among the layers where a condition holds."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,13 @@ class Event:
     low: float
     high: float
     never: float
-    """Share of the resamples in which the event never happens."""
+    """Share of resamples in which the event never happens."""
 
     def row(self, source: str, name: str, separable: BoolArray) -> dict[str, object]:
-        """Return a row of a table of events; `separable` (0..L): can classes be told apart?"""
+        """Return a row of a table of events.
+
+        `separable` (0..L) says for each layer whether the classes can be told apart.
+        """
         clear = not np.isnan(self.layer) and bool(separable[int(self.layer)])
         return {"source": source, "event": name, **asdict(self), "separable": clear}
 
@@ -45,7 +48,9 @@ def centre_of_gravity(weights: FloatArray) -> float:
 
 
 def centres_of_gravity(weights: FloatArray) -> FloatArray:
-    """Return the centre of gravity of each row of `weights` (..., L); NaN if its sum is not > 0."""
+    """Return the centre of gravity of each row of `weights` (..., L); NaN if a row's sum is not >
+    0.
+    """
     total = np.asarray(weights.sum(axis=-1))
     moment = weights @ np.arange(1.0, weights.shape[-1] + 1)
     centres = np.full(total.shape, np.nan)
@@ -70,7 +75,8 @@ def first_true(condition: BoolArray) -> FloatArray:
 
 
 def last_crossing(condition: BoolArray) -> FloatArray:
-    """Return the last layer where `condition` (..., L) begins to hold, even if it ends again.
+    """Return the last layer at which `condition` (..., L) begins to hold, even if it fails
+    later.
 
     Layers are counted from 1. Holding at layer 1 counts as beginning there; NaN if it never holds.
     """
@@ -90,8 +96,13 @@ def last_uninterrupted(condition: BoolArray) -> FloatArray:
 def event(condition: BoolArray, resampled: BoolArray, rule: Rule, first: int = 1) -> Event:
     """Return the event of `condition` (L,), with an interval from `resampled` (resamples, L).
 
-    The ends are whole layers that occur in resamples. `first` is the number of the first column's
-    layer.
+    The ends are whole layers that occur in resamples.
+
+    Args:
+        condition: For each layer, whether the condition holds.
+        resampled: The condition in each resample.
+        rule: Choice of the event's layer.
+        first: Layer number of the first column.
     """
     others = rule(resampled) + (first - 1)
     deep = np.where(np.isnan(others), np.inf, others)
@@ -102,12 +113,12 @@ def event(condition: BoolArray, resampled: BoolArray, rule: Rule, first: int = 1
 
 
 def event_depth(layers: FloatArray, depth: FloatArray | int) -> FloatArray:
-    """Return layers as numbers to average and rank: never (NaN) counts as `depth` + 1."""
+    """Return layers as numbers that can be averaged and ranked: never (NaN) becomes `depth` + 1."""
     return np.where(np.isnan(layers), np.asarray(depth) + 1.0, layers)
 
 
 def event_depths(events: Table, depth: FloatArray) -> dict[str, FloatArray]:
-    """Return `event_depth` of the columns layer, low and high; unknown ends stay NaN."""
+    """Return `event_depth` for the columns layer, low and high; unknown ends stay NaN."""
     layer, low, high = (events[n].to_numpy(np.float64) for n in ("layer", "low", "high"))
     ends = {"low": event_depth(low, depth), "high": event_depth(high, depth)}
     measured = has_interval(low, high, events["never"].to_numpy(np.float64))
@@ -118,7 +129,7 @@ def event_depths(events: Table, depth: FloatArray) -> dict[str, FloatArray]:
 def has_interval(low: Numbers, high: Numbers, never: Numbers) -> BoolArray:
     """Return whether an event's interval is known.
 
-    Two NaN ends lie beyond the last layer if the event never happens in some resamples; otherwise
-    there are no resamples.
+    If both ends are NaN, the interval lies beyond the last layer if the event never happens in some
+    resamples; otherwise there are no resamples.
     """
     return ~(np.isnan(low) & np.isnan(high)) | (np.asarray(never) > 0)

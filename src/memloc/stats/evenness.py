@@ -1,4 +1,4 @@
-"""Tests of shares (examples, layers): over how many layers, and which stand out.
+"""Tests of shares (examples, layers): how many layers hold them, and which layers stand out.
 
 A row of shares sums to 1 if exchanging all layers loses the example's label and to 0 if not.
 """
@@ -16,30 +16,31 @@ from memloc.stats.intervals import Interval
 ALPHA = 0.05
 """Level of each test."""
 MARGIN = 0.5
-"""Share of the layers below whose effective number memory is concentrated."""
+"""Share of the layers; memory is concentrated if the effective number of layers is below it."""
 RESAMPLES = 9999
 TAIL = 100
 """Number of the largest resampled values to which the tail of a distribution is fitted."""
 AT_ONCE = 1_000_000
-"""Numbers of a resample drawn at once, 8 MB of them."""
+"""Count of numbers drawn at once for resamples, 8 MB of them."""
 NEAR = 1e-9
-"""Numbers that differ by less are ties."""
+"""Difference below which numbers are ties."""
 
 
 @dataclass(frozen=True)
 class EffectiveLayers:
-    """Number of layers that a memory is spread over, and on which side of the margin it is."""
+    """Effective number of layers of a memory, and tests of which side of the margin it is on."""
 
     number: Interval
     """Effective number of layers, with the 90 % interval that the two tests at 5 % belong to."""
     p_fewer: float
-    """P-value that there are fewer layers than the margin."""
+    """P-value for fewer layers than the margin."""
     p_more: float
-    """P-value that there are more layers than the margin."""
+    """P-value for more layers than the margin."""
 
 
 def effective_layers(shares: FloatArray) -> EffectiveLayers:
-    """Return one over the overlap of examples, with a jackknife interval and both tests.
+    """Return one over the overlap of the examples' shares, with a jackknife interval and both
+    tests.
 
     Examples are left out in turn, and Student's t gives interval and p. The error grows with the
     overlap, so a small overlap would look surer than it is: below the margin, the error is taken
@@ -64,7 +65,7 @@ def effective_layers(shares: FloatArray) -> EffectiveLayers:
 
 
 def overlap(shares: FloatArray) -> float:
-    """Return the overlap of different examples, their shares in the same layers; 1/L if even.
+    """Return the overlap of different examples: how much they share the same layers; 1/L if even.
 
     Σ φ_e·φ_f / Σ u_e u_f over all e ≠ f, where φ_e is the row of an example and u_e its sum. Pairs
     of different examples are used because the mean profile of few examples always looks uneven.
@@ -76,12 +77,12 @@ def overlap(shares: FloatArray) -> float:
 
 
 def _overlaps_without(shares: FloatArray) -> FloatArray:
-    """Return the overlap (n,) when each example is left out in turn."""
+    """Return the overlaps (n,) that remain when each example is left out in turn."""
     totals, squares = shares.sum(1), (shares**2).sum(1)
     same = ((shares.sum(0) - shares) ** 2).sum(1) - (squares.sum() - squares)
     every = (totals.sum() - totals) ** 2 - ((totals**2).sum() - totals**2)
-    found = np.divide(same, every, out=np.full(len(shares), np.nan), where=every > 0)
-    return np.asarray(found)
+    overlaps = np.divide(same, every, out=np.full(len(shares), np.nan), where=every > 0)
+    return np.asarray(overlaps)
 
 
 def _effective(overlap: float, n_layers: int) -> float:
@@ -90,7 +91,9 @@ def _effective(overlap: float, n_layers: int) -> float:
 
 @dataclass(frozen=True)
 class UnevenLayers:
-    """Test of even shares, and the layers that differ from one; counted from 1."""
+    """Test of whether shares are even, and the layers, counted from 1, that differ from an even
+    share.
+    """
 
     above: tuple[int, ...]
     """Layers above an even share; empty if `p` is not significant."""
@@ -126,7 +129,9 @@ def uneven_layers(shares: FloatArray) -> UnevenLayers:
 
 
 def _resampled(centred: FloatArray) -> Iterator[FloatArray]:
-    """Draw rows and return, some draws at a time: overlap score, largest T, minus smallest T."""
+    """Draw rows and yield, for some draws at a time: overlap score, largest T, minus the smallest
+    T.
+    """
     rng = generator(0, "answer", "layers")
     n, n_layers = centred.shape
     step = max(1, AT_ONCE // max(n, n_layers**2))

@@ -17,7 +17,7 @@ from memloc.stats.windows import full_window, layer_weights, normalised, window_
 Statistic: TypeAlias = Callable[[FloatArray], FloatArray | float]
 
 PERMUTATIONS = 2000
-"""Random permutations of a test."""
+"""Number of random permutations in a test."""
 RESAMPLES = 1000
 CHUNK = 1_000_000
 """Largest number of counts drawn at once: about 12 MB."""
@@ -32,7 +32,7 @@ class Interval:
     high: Any
     level: float = LEVEL
     n_dropped: int = 0
-    """Resamples left out of the interval because some number did not exist."""
+    """Number of resamples left out of the interval because a number did not exist in them."""
 
     def named(self, name: str) -> dict[str, Any]:
         """Return the number and its ends as columns: `name`, `name_low` and `name_high`."""
@@ -75,9 +75,15 @@ def bootstrap(
     statistic: Statistic = lambda values: values.mean(axis=0),
     n_resamples: int = RESAMPLES,
 ) -> Interval:
-    """Return the bootstrap interval of `statistic` (default: mean) over rows of `values` (n, ...).
+    """Return the bootstrap interval of a statistic over rows of `values` (n, ...).
 
-    Resamples are dropped if a number is NaN there although the data have it.
+    Resamples are dropped if a number is NaN in them although it exists in the data.
+
+    Args:
+        values: One row per example.
+        rng: Generator that draws the resamples.
+        statistic: Function of the drawn rows; their mean by default.
+        n_resamples: Number of resamples.
     """
     n = len(values)
     _check_resampling(n)
@@ -87,9 +93,9 @@ def bootstrap(
 
 
 def permutation_p(one: FloatArray, other: FloatArray, rng: Generator) -> float:
-    """Return the two-sided p-value of a difference in means when values are dealt out at random.
+    """Return the two-sided p-value of a difference in means when values are reassigned at random.
 
-    It is 1 where one of the two has no values.
+    It is 1 if one of the two groups is empty.
     """
     if not len(one) or not len(other):
         return 1.0
@@ -102,7 +108,7 @@ def permutation_p(one: FloatArray, other: FloatArray, rng: Generator) -> float:
 
 
 def prediction_margin(values: FloatArray, level: float = LEVEL) -> float:
-    """Return how far one more value may lie from the mean of these: t s √(1 + 1/n), 95 %."""
+    """Return how far one more value may lie from the mean of these values: t s √(1 + 1/n), 95 %."""
     from scipy.stats import t
 
     n = len(values)
@@ -125,8 +131,8 @@ def tolerance_margin(values: FloatArray) -> float:
 def wilson(shares: FloatArray | float, n: FloatArray | float) -> Interval:
     """Return Wilson's intervals of `shares` of `n` trials each; NaN without trials.
 
-    Unlike a bootstrap, they have a width where all trials agree. accuracy@k above k = 1 is a mean
-    of shares and varies less than a yes or no, so its interval is rather too wide.
+    Unlike a bootstrap interval, it has a width even if all trials agree. accuracy@k above k = 1 is
+    a mean of shares and varies less than a yes or no, so its interval is rather too wide.
     """
     share = np.asarray(shares, dtype=np.float64)
     known = np.asarray(n, dtype=np.float64)
@@ -150,9 +156,9 @@ def percentiles(resampled: FloatArray) -> tuple[FloatArray, FloatArray]:
 def t_ends(values: FloatArray, groups: Sequence[object] | None = None) -> tuple[float, float]:
     """Return the ends of the 95 % t interval of the mean of `values` (n,).
 
-    Values of one of the `groups`, such as those of a task, are not independent: the standard error
-    is that of the groups' summed deviations, with one degree of freedom fewer than there are
-    groups. By default each value is a group. With fewer than two groups there is no interval: NaN.
+    Values of one group, such as a task, are not independent: the standard error is computed from
+    the groups' summed deviations, with one degree of freedom fewer than there are groups. By
+    default each value is a group. With fewer than two groups there is no interval: NaN.
     """
     from scipy.stats import t
 
@@ -169,7 +175,9 @@ def t_ends(values: FloatArray, groups: Sequence[object] | None = None) -> tuple[
 
 
 def bootstrap_ends(values: FloatArray) -> tuple[float, float]:
-    """Return the ends of the 95 % bootstrap interval of the mean of `values` (n,); NaN of one."""
+    """Return the ends of the 95 % bootstrap interval of the mean of `values` (n,); NaN for one
+    value.
+    """
     n = len(values)
     if n < 2:
         return np.nan, np.nan
@@ -190,7 +198,8 @@ def resampled(
     n_resamples: int = RESAMPLES,
     size: int | None = None,
 ) -> FloatArray:
-    """Return `statistic` of counts (draws, n): first of the data, then of resamples.
+    """Return a statistic of counts (draws, n): row 0 is of the data, the others are of
+    resamples.
 
     Args:
         statistic: function of how often each example is drawn, (draws, n) to (draws, ...).
@@ -207,7 +216,7 @@ def resampled(
 
 
 def resampled_means(wrong: BoolArray, n_resamples: int, rng: Generator) -> FloatArray:
-    """Return the means of `wrong` (n, W), then those of resamples: (1 + n_resamples, W)."""
+    """Return the means of `wrong` (n, W) and of its resamples: (1 + n_resamples, W)."""
     # Sums of fewer than 2**24 ones are exact in single precision, and twice as fast.
     ones, n = wrong.astype(np.float32), len(wrong)
     sums = resampled(lambda counts: counts.astype(np.float32) @ ones, n, rng, n_resamples)
@@ -215,14 +224,16 @@ def resampled_means(wrong: BoolArray, n_resamples: int, rng: Generator) -> Float
 
 
 def _normalised_resamples(errors: FloatArray, full: int) -> FloatArray:
-    """Normalise errors; drop resamples, but not row 0 (the data), without any full-window error."""
+    """Normalise errors; drop resamples (never row 0, the data) that have no full-window error."""
     usable = errors[:, full] > 0
     usable[0] = True
     return normalised(errors[usable], full)
 
 
 def band(stack: FloatArray, n_dropped: int = 0) -> Interval:
-    """Return row 0 of `stack` (1 + resamples, ...) as the estimate, with the others' interval."""
+    """Return row 0 of `stack` (1 + resamples, ...) as the estimate, with an interval from the
+    others.
+    """
     estimate, resampled = stack[0], stack[1:]
     lost = np.isnan(resampled) & ~np.isnan(estimate)
     kept = resampled[~lost.any(axis=tuple(range(1, lost.ndim)))]

@@ -1,4 +1,4 @@
-"""Scores localisers on planted layers, and on runs where nothing was planted.
+"""Scores methods on planted layers, and on runs where nothing was planted.
 
 Functions take and return tables. `layers` has one row per plant, method and layer: the columns of
 KEY, the layer (from 1), its weight, and `undone`: for methods that change layers, the largest share
@@ -30,17 +30,17 @@ from memloc.stats.windows import planted_layers
 KEY = ["task", "category", "model", "seed", "planted", "first", "last", "null", "method"]
 """Columns that identify a plant and a method; `planted` has layers from 1, as in 6-7 or 2+9."""
 POST_PROCESSED_AT = 2
-"""Appendix E reports accuracy@2."""
+"""k of the accuracy@k in the paper's appendix E."""
 FOUND = 0.95
-"""Share of real plants that a method's threshold must call localised."""
+"""Share of real plants that a method must call localised; it decides the method's threshold."""
 
 
 def accuracy_at_k(weights: FloatArray, planted: Collection[int], k: int) -> float:
     """Return the share of the `k` layers with the largest `weights` (L,) that are planted (from 0).
 
-    If fewer than `k` layers are planted, the share of planted layers among the `k`, so that 1 can
-    be reached: hits / min(k, planted). Ties (to 12 digits) count by their expected share over all
-    orders, so that uniform weights give chance.
+    With fewer than `k` planted layers, hits are divided by the number of planted layers, so that 1
+    can be reached: hits / min(k, planted). Ties (to 12 digits) count by their expected share over
+    all orders, so that uniform weights give chance.
     """
     is_planted = _planted_mask(weights, planted)
     if not 1 <= k <= len(weights):
@@ -69,7 +69,9 @@ def reciprocal_rank(weights: FloatArray, planted: Collection[int]) -> float:
 
 
 def auroc(weights: FloatArray, planted: Collection[int]) -> float:
-    """Return how often a planted layer (from 0) outweighs another one; ties count half."""
+    """Return the probability that a planted layer (from 0) outweighs another layer; ties count
+    half.
+    """
     is_planted = _planted_mask(weights, planted)
     if is_planted.all():
         raise ScoreError("All layers are planted, so there is none to tell them from.")
@@ -78,12 +80,14 @@ def auroc(weights: FloatArray, planted: Collection[int]) -> float:
 
 
 def share_above(ones: FloatArray, others: FloatArray) -> float:
-    """Return how often one of `ones` is above one of `others`; ties count half."""
+    """Return the probability that one of `ones` is above one of `others`; ties count half."""
     return float(stats.mannwhitneyu(ones, others).statistic / (len(ones) * len(others)))
 
 
 def planted_mass(weights: FloatArray, planted: Collection[int]) -> float:
-    """Return the share of positive `weights` (L,) on planted layers (from 0); NaN without any."""
+    """Return the share of positive `weights` (L,) on planted layers (from 0); NaN if none is
+    positive.
+    """
     is_planted, positive = _planted_mask(weights, planted), np.maximum(0, weights)
     total = positive.sum()
     return float(positive[is_planted].sum() / total) if total > 0 else np.nan
@@ -92,14 +96,15 @@ def planted_mass(weights: FloatArray, planted: Collection[int]) -> float:
 def centre_error(weights: FloatArray, planted: Collection[int]) -> float:
     """Return the distance between the centres of positive `weights` and of planted layers."""
     is_planted, positive = _planted_mask(weights, planted), np.maximum(0, weights)
-    found, true = centres_of_gravity(np.stack([positive, is_planted.astype(np.float64)]))
-    return float(abs(found - true))
+    centre, true = centres_of_gravity(np.stack([positive, is_planted.astype(np.float64)]))
+    return float(abs(centre - true))
 
 
 def distance_from_uniform(weights: FloatArray) -> float:
     """Return the total variation: half of Σ |w_i / Σ w - 1 / L| over `weights` (L,).
 
-    Negative weights, of layers whose swap helps, count as 0; without positive weights it is 0.
+    Negative weights, of layers whose exchange helps, count as 0. Without positive weights the
+    distance is 0.
     """
     positive = np.maximum(0, weights)
     total = positive.sum()
@@ -120,7 +125,7 @@ def _planted_mask(weights: FloatArray, planted: Collection[int]) -> BoolArray:
 
 
 def _rounded(weights: FloatArray) -> FloatArray:
-    """Round weights: equal ones computed in different orders differ in their last digits."""
+    """Round weights, as equal ones computed in different orders differ in their last digits."""
     largest = float(np.abs(weights).max())
     return np.round(weights / largest, 12) if largest > 0 else weights
 
@@ -131,7 +136,7 @@ MEASURES: dict[str, Callable[[FloatArray, Collection[int]], float]] = {
     "planted_mass": planted_mass,
     "centre_error": centre_error,
 }
-"""Scores of a plant and method that need no k, from weights (L,) and planted layers."""
+"""Scores of a plant and method that depend on weights (L,) and planted layers, but on no k."""
 
 
 def plant_scores(
@@ -139,7 +144,8 @@ def plant_scores(
 ) -> pd.DataFrame:
     """Return accuracy@k, chance and the other MEASURES of every real plant, method and k.
 
-    `validation_tasks` are marked: they chose how a method works, so they do not test it.
+    Plants of `validation_tasks` are marked: these tasks were used to choose how a method works, so
+    they do not test it.
     """
     rows = []
     real = layers[~layers["null"].astype(bool)]
@@ -161,7 +167,7 @@ def plant_scores(
 
 
 def mean_scores(scores: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Return means over plants for each value of `by` and k, with intervals.
+    """Return means over plants for each value of the columns `by` and each k, with intervals.
 
     Accuracies have Wilson's intervals, other measures bootstrap intervals over plants. Plants of
     validation tasks count only if there are no others.
@@ -184,7 +190,7 @@ def processed_accuracy(norms: pd.DataFrame) -> pd.DataFrame:
     """Return accuracy@2 of gradients with each step of post-processing on and off (Appendix E).
 
     `norms` has one row per plant, norm, kind (noisy or difference, perhaps of frozen weights) and
-    layer. Means over real plants with Wilson intervals.
+    layer. Values are means over real plants with Wilson intervals.
     """
     real = norms[~norms["null"].astype(bool)]
     plant = ["model", "norm", "planted", "task", "seed"]
@@ -210,8 +216,10 @@ def processed_accuracy(norms: pd.DataFrame) -> pd.DataFrame:
 
 
 def distances(layers: pd.DataFrame) -> pd.DataFrame:
-    """Return how far from uniform the layer weights of each plant and null are."""
-    rows = [{**key, "distance": distance_from_uniform(found)} for key, found in _by_plant(layers)]
+    """Return the distance of each plant's and null's layer weights from uniform."""
+    rows = [
+        {**key, "distance": distance_from_uniform(weights)} for key, weights in _by_plant(layers)
+    ]
     return pd.DataFrame(rows, columns=[*KEY, "distance", "undone"])
 
 
@@ -220,8 +228,8 @@ def null_claims(layers: pd.DataFrame) -> pd.DataFrame:
 
     A method calls weights localised if they are at least `threshold` from uniform, the distance
     that FOUND of the real plants reach. `apart` is the probability that a real plant is further
-    from uniform than a null. Weights have no scale; `undone` says how much there was to weigh.
-    Ends are of bootstrap intervals over plants and nulls.
+    from uniform than a null. Weights have no scale; `undone` says how much there was to weigh. The
+    ends are those of bootstrap intervals over plants and nulls.
     """
     rows = []
     for method, part in distances(layers).groupby("method", sort=False):
@@ -249,7 +257,9 @@ def null_claims(layers: pd.DataFrame) -> pd.DataFrame:
 
 
 def _apart_ends(real: FloatArray, null: FloatArray) -> tuple[float, float]:
-    """Return bootstrap ends of how often a number of `real` is above one of `null`."""
+    """Return the bootstrap ends of the probability that a number of `real` is above one of
+    `null`.
+    """
     if min(len(real), len(null)) < 2:
         return np.nan, np.nan
     wins = (real[:, None] > null) + (real[:, None] == null) / 2

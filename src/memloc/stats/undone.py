@@ -1,10 +1,10 @@
 """The first question: does exchanging all layers lose more noisy labels than clean ones?
 
 A model is less sure of labels that it memorised than of labels that it understands, and labels of
-which a model is less sure are lost more easily, whatever is exchanged. Noisy and clean examples
-are therefore compared at equal margins (logit of the label minus the largest other logit): a
-logistic regression predicts from the margin whether a label is lost, and a score test asks whether
-being noisy adds to that. The score test needs no fit of the alternative, so it also works where
+which a model is less sure are lost more easily, whatever is exchanged. Noisy and clean examples are
+therefore compared at equal margins (logit of the label minus the largest other logit): a logistic
+regression predicts from the margin whether a label is lost, and a score test asks whether being
+noisy adds to that prediction. The score test does not fit the alternative, so it also works where
 all noisy labels are lost and no clean one is.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from memloc.arrays import FloatArray, IntArray
 
 RIDGE = 0.05
-"""Penalty on the slope of the standardised margin, so that it exists for separable examples."""
+"""Penalty on the slope of the standardised margin, so that a fit exists for separable examples."""
 STEPS = 50
 NEAR = 1e-9
 
@@ -38,7 +38,7 @@ class Undone:
 
     @property
     def sentence(self) -> str:
-        """Say how many labels are lost."""
+        """Return a sentence on how many labels are lost."""
         text = (
             f"Exchanging all layers undoes {self.noisy:.0%} of {self.n_noisy} noisy labels and "
             f"{self.clean:.0%} of {self.n_clean} clean ones"
@@ -54,10 +54,11 @@ def is_anything_undone(
     """Compare lost labels (1: lost, 0: kept) of noisy and clean examples at equal margins.
 
     Args:
-        noisy: whether each noisy label is lost when all layers are exchanged.
-        clean: the same of each clean label.
-        margins: margins of the unchanged model, noisy examples first.
-        elsewhere: whether a second reference, put into the first one, loses each noisy label.
+        noisy: For each noisy example, whether its label is lost when all layers are exchanged.
+        clean: For each clean example, whether its label is lost when all layers are exchanged.
+        margins: Margins of the unchanged model, noisy examples first.
+        elsewhere: For each noisy example, whether its label is lost when a second reference is put
+            into the first one.
     """
     is_noisy = np.arange(len(margins)) < len(noisy)
     p = score_p(np.concatenate([noisy, clean]), is_noisy.astype(np.float64), margins)
@@ -69,10 +70,10 @@ def is_anything_undone(
 
 
 def score_p(lost: FloatArray, is_noisy: FloatArray, margins: FloatArray) -> float:
-    """Return one-sided p that noisy labels are lost more often than others of the same margin.
+    """Return the one-sided p that noisy labels are lost more often than others of equal margin.
 
-    The score of the noisy examples is the sum over them of lost minus expected; its variance is
-    what remains after the regression on the margin. It is compared with Student's t.
+    The score is the sum of lost minus expected over the noisy examples; its variance is what
+    remains after the regression on the margin. It is compared with Student's t.
     """
     from scipy.stats import t
 
@@ -91,19 +92,19 @@ def score_p(lost: FloatArray, is_noisy: FloatArray, margins: FloatArray) -> floa
 
 
 def label_margins(logits: Any, labels: IntArray) -> FloatArray:
-    """Return each label's logit minus the largest other one: logits (n, ..., classes) to (n, ...).
+    """Return each label's logit minus the largest other logit: (n, ..., classes) to (n, ...).
 
     The margin is positive where the label is predicted.
     """
     places = labels.reshape(-1, *[1] * (logits.ndim - 1))
-    own = np.take_along_axis(logits, places, axis=-1)[..., 0]
+    of_label = np.take_along_axis(logits, places, axis=-1)[..., 0]
     others = np.array(logits)
     np.put_along_axis(others, places, -np.inf, axis=-1)
-    return np.asarray(own - others.max(-1))
+    return np.asarray(of_label - others.max(-1))
 
 
 def _logistic(design: FloatArray, happened: FloatArray) -> FloatArray:
-    """Return fitted probabilities of a logistic regression with a small ridge on the slope."""
+    """Return the fitted probabilities of a logistic regression with a small ridge on the slope."""
     from scipy.special import expit
 
     coefficients = np.zeros(design.shape[1])
@@ -120,7 +121,7 @@ def _logistic(design: FloatArray, happened: FloatArray) -> FloatArray:
 
 
 def sign_p(differences: FloatArray) -> float:
-    """Return one-sided p of the exact sign test that more differences are positive."""
+    """Return the one-sided p of the exact sign test that most differences are positive."""
     from scipy.stats import binom
 
     more = int(np.count_nonzero(differences > 0.5))
@@ -129,5 +130,5 @@ def sign_p(differences: FloatArray) -> float:
 
 
 def p_text(p: float) -> str:
-    """Write a p-value as readers expect it."""
+    """Write a p-value for readers: `p < 0.001` or `p = 0.020`."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"

@@ -12,19 +12,23 @@ from memloc.arrays import BoolArray, FloatArray
 from memloc.errors import ScoreError, SettingsError, counted, listed
 
 SUBLAYERS = ("attention", "mlp")
-"""The parts of a layer, each with its norm."""
+"""Names of a layer's parts, each of which includes its norm."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Layers and epochs in which one group of a plant's noisy examples is learnt."""
+    """Layers that one group of a plant's noisy examples may change, and the epoch it is learnt
+    from.
+    """
 
     layers: tuple[int, ...]
-    """The layers, from 0, that it may change."""
+    """Layers, from 0, that the group may change."""
     part: str = ""
-    """`attention` or `mlp` if it may change only this part of its layers."""
+    """Part of the layers that the group may change (`attention` or `mlp`); empty for whole
+    layers.
+    """
     first_epoch: int = 1
-    """The epoch from which on it is learnt."""
+    """Epoch from which on the group is learnt."""
     last_epoch: int | None = None
     """The epoch after which it is not seen again; None: it is learnt to the end."""
 
@@ -36,7 +40,7 @@ class Group:
 
 
 Groups: TypeAlias = tuple[Group, ...]
-"""The groups of a plant."""
+"""All groups of a plant."""
 
 
 def windows(n_layers: int) -> list[range]:
@@ -53,9 +57,9 @@ def window_matrix(
 ) -> FloatArray:
     """Return the window matrix (..., depth, depth) of errors (..., W): row width - 1, column layer.
 
-    A cell is the mean error over the windows of that width that contain that layer. `known` are
-    the windows of `errors`, in its order, where they are not `windows(depth)`; cells without a
-    known window are NaN.
+    A cell is the mean error over the windows of that width that contain that layer. `known` lists
+    the windows of `errors` in order, if they are not `windows(depth)`; cells without a known window
+    are NaN.
     """
     means, unknown = _window_means(depth, tuple(windows(depth) if known is None else known))
     _check_errors(errors, n_windows=means.shape[1])
@@ -88,8 +92,8 @@ def full_window(depth: int, known: Sequence[range]) -> int:
 def layer_weights(matrix: FloatArray) -> FloatArray:
     """Return layer weights (..., L): column means of the matrix (..., widths, L).
 
-    A row that lacks only some layers is left out for all of them: wide windows have larger
-    errors, so layers are comparable only over the same widths. Without a row, weights are NaN.
+    A row that lacks only some layers is left out for all layers: wide windows have larger errors,
+    so layers are comparable only over the same widths. If no row is left, weights are NaN.
     """
     complete = ~np.isnan(matrix).any(axis=-1, keepdims=True)
     n_rows = complete.sum(axis=-2)
@@ -130,12 +134,12 @@ def _check_errors(errors: FloatArray, n_windows: int) -> None:
 
 
 def windows_between(first: Iterable[int], last: Iterable[int]) -> list[range]:
-    """Return windows from their first and last layers, counted from 1."""
+    """Return the windows with these first and last layers, counted from 1."""
     return [range(int(a) - 1, int(b)) for a, b in zip(first, last, strict=True)]
 
 
 def read_window(text: str) -> range:
-    """Read a window as people write it: `6-7`, or `3` for one layer."""
+    """Read a window from text: `6-7`, or `3` for one layer."""
     found = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
     if found is None or int(found[1]) < 1:
         raise SettingsError(f"{text!r} is no window of layers: write 6-7, or 3 for one layer.")
@@ -156,7 +160,7 @@ def layers_name(layers: Sequence[int]) -> str:
 
 
 def layer_ranges(layers: Iterable[int]) -> str:
-    """Write layers as people do: `layers 1 to 3 and 7`, `layers 1 and 2`."""
+    """Write layers as text: `layers 1 to 3 and 7`, `layers 1 and 2`."""
     numbers = sorted(layers)
     parts: list[str] = []
     for run in consecutive(numbers):
@@ -165,11 +169,11 @@ def layer_ranges(layers: Iterable[int]) -> str:
 
 
 PLANT_KINDS = ("easy", "equal", "decoy", "loud")
-"""Kinds of plants: `equal 6-7` is hard to find by equal rates, `6-7` is easy; see `PlantSpec`."""
+"""Kinds of plants, such as `easy` for `6-7` and `equal` for `equal 6-7`; see `PlantSpec`."""
 
 
 def split_kind(text: str) -> tuple[str, str]:
-    """Return the kind of a plant and its layers: `decoy 6-7` are decoys around layers 6-7."""
+    """Return the kind of a plant and its layers: `decoy 6-7` has the kind decoy and layers 6-7."""
     found = re.fullmatch(r"\s*([a-z]+)\s+(.*)", text)
     kind, layers = found.groups() if found else ("easy", text)
     if kind not in PLANT_KINDS:
@@ -181,19 +185,18 @@ def split_kind(text: str) -> tuple[str, str]:
 
 
 def named_plant(text: str) -> str:
-    """Return a plant as people write it, each in one way only: `6-7`, `decoy 2+9`."""
+    """Return the unique spelling of a plant: `6-7`, `decoy 2+9`."""
     kind, _ = split_kind(text)
     layers = plant_name(read_plant(text))
     return layers if kind == "easy" else f"{kind} {layers}"
 
 
 def read_plant(text: str) -> Groups:
-    """Read the layers and epochs of each group of a plant's noisy examples.
+    """Read the layers and first epoch of each group of a plant's noisy examples.
 
     `6-7` is a window; `2+9` are layers 2 and 9; `mlp:6-7` are the MLPs of a window. With
     `2-3/9-10@21`, half of the noisy examples may change layers 2-3, and the other half, from epoch
-    21 on, layers 9-10; with `2-3@1-20/9-10@21-40` the first half is not seen after epoch 20. A word
-    in front is the kind of the plant.
+    21 on, layers 9-10. A word in front is the kind of the plant.
     """
     return tuple(_read_group(group) for group in split_kind(text)[1].split("/"))
 
@@ -215,12 +218,12 @@ def _read_group(text: str) -> Group:
 
 
 def plant_name(groups: Groups) -> str:
-    """Write the layers of a plant; each plant has exactly one name."""
+    """Write the layers of a plant in their unique spelling."""
     return "/".join(map(str, groups))
 
 
 def consecutive(layers: Sequence[int]) -> list[range]:
-    """Return sorted layers as the fewest windows."""
+    """Return sorted layers as the smallest number of windows."""
     starts = [layer for layer in layers if layer - 1 not in layers]
     ends = [layer + 1 for layer in layers if layer + 1 not in layers]
     return [range(start, end) for start, end in zip(starts, ends, strict=True)]
@@ -234,7 +237,7 @@ def _joined(layers: list[int]) -> str:
 
 
 def planted_layers(text: str) -> list[int]:
-    """Return the layers (from 0) of all groups of a plant."""
+    """Return the layers, from 0, of all groups of a plant."""
     return sorted({layer for group in read_plant(text) for layer in group.layers})
 
 
@@ -253,15 +256,16 @@ def every_window(depth: int, width: int) -> list[str]:
 
 
 def check_inside(layers: Sequence[int], name: str, depth: int) -> None:
-    """Refuse layers that the model does not have."""
+    """Refuse a window that reaches beyond the model's layers."""
     if min(layers) < 0 or max(layers) >= depth:
         raise SettingsError(f"Window {name} is outside the model, which has layers 1-{depth}.")
 
 
 def check_plant(name: str, depth: int, epochs: int | None = None) -> None:
-    """Refuse layers outside the model, all of its layers, groups that share a layer, and epochs.
+    """Refuse a plant that no run can have.
 
-    Without `epochs`, the number of epochs of the training, that of a group is not looked at.
+    That is one with layers outside the model or with all of its layers, with groups that share a
+    layer, or with a group that begins after `epochs` (not checked without `epochs`).
     """
     groups, layers = read_plant(name), planted_layers(name)
     check_inside(layers, name, depth)
