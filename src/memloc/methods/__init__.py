@@ -1,7 +1,7 @@
 """The contract of a method.
 
-A method is a group of settings with a name, the weights that it needs, what it costs, and one
-verb. Planner, estimates, command line and report read these facts from it and from nowhere else.
+A method is a group of settings with a name, the weights that it needs, its cost, and one function,
+`run`. Planner, estimates, command line and report read these facts from the method only.
 """
 
 from abc import ABC, abstractmethod
@@ -30,7 +30,7 @@ Kind = Literal["localiser", "analysis"]
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes that decide how long a method takes: of data, model and machine."""
+    """Sizes of data, model and machine that determine how long a method takes."""
 
     examples: float
     noisy: float
@@ -38,11 +38,11 @@ class Sizes:
     update: float
     """Seconds of an update, per example."""
     predict: float
-    """Seconds of a prediction."""
+    """Seconds of a prediction, per example."""
     probe: float
     """Seconds of an epoch of probes on all layers, per example."""
     all_gradients: bool = False
-    """Whether an update computes the gradients of all layers, trained or not."""
+    """True if an update computes the gradients of all layers, trained or not."""
 
 
 if TYPE_CHECKING:
@@ -61,101 +61,103 @@ else:
 
 
 class Method(Settings, ABC, metaclass=_Checked):
-    """Anything that looks at a run and leaves tables; its settings are its fields."""
+    """A function of a run that returns tables; its settings are its fields."""
 
     name: ClassVar[str]
     """Name of the method in commands, study files and tables."""
     kind: ClassVar[Kind] = "localiser"
-    """A localiser weighs layers; an analysis leaves other tables."""
+    """A localiser weighs layers; an analysis returns other tables."""
     needs: ClassVar[tuple[str, ...]]
-    """Weights without which it cannot run: pretrained, frozen, reference, memorised, final.
+    """Weights that the method cannot run without: pretrained, frozen, reference, memorised, final.
 
-    Where settings decide it, this is a property; so ask the method, and not its class.
+    Where settings decide them, this is a property; so ask an object of the class, not the class.
     """
     version: ClassVar[int] = 1
-    """Raised when the same settings give other results, so that stored results are made again."""
+    """Version of the computation; raising it makes stored results out of date."""
     labels_only: ClassVar[str] = "it was written for labels"
-    """Why it has no meaning for memorised texts; empty if it has one."""
+    """Reason why the method has no meaning for memorised texts; empty if it has one."""
     by_default: ClassVar[bool] = True
-    """Whether it runs where no method is named."""
+    """True if the method runs when no method is named."""
     is_trivial: ClassVar[bool] = False
-    """Whether it is a baseline that other methods have to beat."""
+    """True for a baseline that other methods have to beat."""
     scratch: ClassVar[bool] = False
-    """Whether its unfinished work is large and can be deleted once the result is there."""
+    """True if unfinished work is large and can be deleted once the result is stored."""
     uses: ClassVar[tuple[str, ...]] = ()
-    """Weights that it also uses if they are there."""
+    """Weights that the method also uses if the run has them."""
     shows: ClassVar[Mapping[str, str]] = {}
-    """Further tables for the report, and what each is called among the tables of a study.
+    """Further tables for the report, with their names among a study's tables.
 
-    Of a localiser, `layers` is shown anyway; of an analysis `layers`, `events` and `summary`.
+    The report always shows the `layers` of a localiser, and `layers`, `events` and `summary` of an
+    analysis.
     """
     exactness: ClassVar[int] = 0
-    """How exactly it tells layers apart by changing them; 0 if it changes no layer.
+    """Rank of how exactly the method tells layers apart by changing them; 0 if it changes no layer.
 
-    The answer to a study is that of the most exact method.
+    A study's answer is the answer of the most exact method.
     """
     report: ClassVar[Mapping[str, Any]] = {}
-    """Facts of the method for the report, by the names below; our own are in a YAML file.
+    """Facts about the method for the report, by the names below; memloc's own are in a YAML file.
 
     `columns` of the tables that it shows, `figures` and `tables` (described as in
-    `reporting/assets`), `rows` (by figure: a function of its table that returns what is drawn),
-    `derives` (by table: a function of a study's results), `events` (what they are called and what
-    they mean), `scores` (the table that says how well a task generalises), `by` (how a sentence
-    names the method) and `intervals` (how the ends of its weights come about).
+    `reporting/assets`), `rows` (by figure: a function that turns its table into the drawn rows),
+    `derives` (by table: a function of a study's results), `events` (their names and meanings),
+    `scores` (the table that says how well a task generalises), `by` (the method's name in a
+    sentence) and `intervals` (how the ends of its weights are computed).
     """
 
     @abstractmethod
     def run(self, run: Run) -> Result | Tables | LayerWeights:
-        """Look at a run, and give what was found; nothing is written.
+        """Apply the method to a run and return its tables or weights; nothing is written.
 
-        A localiser gives the weight of each layer, or its tables by name: `layers` has a row per
-        layer with its `weight` and, if known, the ends `low` and `high` of its interval. An
-        analysis gives its tables by name. The report draws its `layers`, rows with a `layer` and a
-        number, counts its `events` among those of others, and has its `summary` as a table.
+        A localiser returns the weight of each layer, or its tables by name: `layers` has one row
+        per layer with its `weight` and, if known, the ends `low` and `high` of its interval. An
+        analysis returns its tables by name. The report draws its `layers` (rows with a `layer` and
+        a number), counts its `events` with those of other methods, and prints its `summary` as a
+        table.
         """
 
     def found(self, run: Run) -> Result:
-        """Return what `run` gives as a result."""
-        made = self.run(run)
-        if isinstance(made, Result):
-            return made
-        if isinstance(made, Mapping) and self.kind == "analysis":
-            return Result(self.name, made)
-        return _scores(self.name, made, run.depth)
+        """Run the method and return its tables or weights as a result."""
+        output = self.run(run)
+        if isinstance(output, Result):
+            return output
+        if isinstance(output, Mapping) and self.kind == "analysis":
+            return Result(self.name, output)
+        return _scores(self.name, output, run.depth)
 
     @classmethod
     def told(cls, found: Result) -> str:  # noqa: ARG003
-        """Say in a sentence what it found; empty if the report's own words will do."""
+        """Return a sentence on the result; empty to use the report's own words."""
         return ""
 
     @classmethod
     def picture(cls, found: Result) -> str:  # noqa: ARG003
-        """Draw what it found for the terminal; empty if there is nothing to draw."""
+        """Draw the result for the terminal; empty if there is nothing to draw."""
         return ""
 
     def used(self, run: Run) -> list[str]:
-        """Name the weights of a run that it looks at."""
+        """Return the names of the run's weights that the method reads."""
         return [*self.needs, *(weights for weights in self.uses if run.has(weights))]
 
     def check(self, run: Run) -> None:
-        """Refuse settings that do not fit a run, before any weights are loaded."""
+        """Refuse settings that do not suit a run, before any weights are loaded."""
 
     def cost(self, sizes: Sizes) -> float:
-        """About how many seconds it takes."""
+        """Return about how many seconds the method takes."""
         return sizes.depth * sizes.examples * sizes.predict
 
 
 Named: TypeAlias = str | Method | type[Method]
-"""How a method may be given: by its name, or as an object or class, registered or not."""
+"""A method as users may give it: its name, or an object or class, registered or not."""
 
 
 def _scores(method: str, made: Tables | LayerWeights, depth: int) -> Result:
-    """Return what a localiser gave as a result."""
+    """Return the tables or weights of a localiser as a result."""
     tables = made if isinstance(made, Mapping) else {"layers": as_table({"weight": made})}
     layers = tables.get("layers", as_table({"weight": []}))
     if len(layers) != depth:
-        said = f"{counted(len(layers), 'weight')} for {counted(depth, 'layer')}"
-        raise ModelError(f"{method} gave {said}: one for each is needed.")
+        counts = f"{counted(len(layers), 'weight')} for {counted(depth, 'layer')}"
+        raise ModelError(f"{method} gave {counts}: one for each is needed.")
     filled = layers.reindex(columns=["weight", "low", "high"]).to_numpy(dtype=float)
     weights, low, high = filled.T
     others = {name: table for name, table in tables.items() if name != "layers"}
@@ -163,7 +165,15 @@ def _scores(method: str, made: Tables | LayerWeights, depth: int) -> Result:
 
 
 def drawn(rows: IntArray, n: int | None, seed: int, method: str, kind: str = "clean") -> IntArray:
-    """At most `n` of the rows, drawn at random for a method; without `n`, all."""
+    """Return at most `n` of the rows, drawn at random for a method; without `n`, all rows.
+
+    Args:
+        rows: Rows of the examples to draw from.
+        n: Number of rows to return.
+        seed: Seed of the run.
+        method: Name of the method, which decides its random numbers.
+        kind: Kind of the examples, so that noisy and clean ones are drawn independently.
+    """
     if n is None or n >= len(rows):
         return rows
     return np.sort(generator(seed, method, kind).choice(rows, n, replace=False))

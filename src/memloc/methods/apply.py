@@ -1,4 +1,4 @@
-"""Methods on a run: checks first, then each method or its stored result, then its files."""
+"""Runs methods on a run: checks settings, then computes each result or reads the stored one."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -35,13 +35,13 @@ from memloc.store.records import as_path
 
 @dataclass(frozen=True, repr=False)
 class Found(Plotted):
-    """The results of methods on one run, by name, and why a method could not run."""
+    """Results of methods on one run, by name, with the reasons why other methods could not run."""
 
     results: dict[str, Result]
     folder: Path
     skipped: dict[str, str]
     reused: tuple[str, ...] = ()
-    """Methods whose stored result was made of the same and was used again."""
+    """Methods whose stored result was still valid and was used again."""
 
     def __getitem__(self, name: str) -> Result:
         if name in self.skipped:
@@ -50,7 +50,7 @@ class Found(Plotted):
 
     @property
     def table(self) -> Table:
-        """The tables of all methods, one below the other, with the name of the method."""
+        """Tables of all methods, concatenated, with the name of the method in a column."""
         import pandas as pd
 
         named = [each.table.assign(method=name) for name, each in self.results.items()]
@@ -58,7 +58,9 @@ class Found(Plotted):
         return every
 
     def card(self) -> Card:
-        """Return the answer to trust most with its strip; the table has one row per method."""
+        """Return the most exact answer with its strip of layers, and a table with one row per
+        method.
+        """
         title = f"{', '.join(self.results)} in {self.folder}"
         skipped = [f"{name} did not run: it {why}." for name, why in self.skipped.items()]
         answers = self.answers
@@ -72,7 +74,7 @@ class Found(Plotted):
 
     @property
     def answers(self) -> dict[str, Answer]:
-        """How much is where, by each localiser, the most exact one first."""
+        """Answers of all localisers, the most exact one first."""
         found = {n: r.answer for n, r in self.results.items() if r.weighs_layers}
         return dict(sorted(found.items(), key=lambda pair: -exactness(pair[0])))
 
@@ -97,18 +99,18 @@ def localise(
     force: bool = False,
     device: str | None = None,
 ) -> Found:
-    """Measure how much each layer of a run matters, by the methods named or by all that can run.
+    """Measure how much each layer of a run matters, by the named methods or by all that can run.
 
-    Results are kept in the run's folder and used again as long as nothing they depend on changes.
+    Results are stored in the run's folder and used again as long as nothing they depend on changes.
     Quick methods run first.
 
     Args:
         run: The run, or its folder.
         methods: A name, a `memloc.Method` (an object or its class, registered or not), or a list of
             these; by default all localisers that can run.
-        settings: Settings of methods that differ from the run's preset, such as
-            `{"gradients.norm": "L2"}`.
-        force: Whether to continue where labels were not memorised.
+        settings: Settings of methods that differ from the run's preset, such as `{"gradients.norm":
+            "L2"}`.
+        force: Whether to continue if labels were not memorised.
         device: `auto`, `cpu`, `cuda` or `mps`; by default the run's.
     """
     opened = open_run(run, device)
@@ -124,7 +126,7 @@ def analyse(
     force: bool = False,
     device: str | None = None,
 ) -> Found:
-    """Say how noisy examples drift from class to class and how well the model generalises.
+    """Analyse how noisy examples drift from class to class and how well the model generalises.
 
     The analyses are centroids, label_probes and generalisation.
 
@@ -133,7 +135,7 @@ def analyse(
         methods: A name, a `memloc.Method`, or a list of these; by default all analyses that can
             run.
         settings: Settings of analyses that differ from the run's preset.
-        force: Whether to continue where labels were not memorised.
+        force: Whether to continue if labels were not memorised.
         device: `auto`, `cpu`, `cuda` or `mps`; by default the run's.
     """
     opened = open_run(run, device)
@@ -141,7 +143,7 @@ def analyse(
 
 
 def open_run(run: Run | str | Path, device: str | None) -> Run:
-    """A run or the one in a folder, on another device if one is given."""
+    """Return a run or open the one in a folder; move it to `device` if one is given."""
     opened = run if isinstance(run, Run) else Run.open(as_path(run, "the folder of a run"))
     return opened if device is None else replace(opened, device=device)
 
@@ -168,7 +170,7 @@ def _look(
 
 
 def _with_donor(run: Run, method: Method) -> Method:
-    """Return the method; a game is played with the best early epoch if there is no reference."""
+    """Return the method; without a reference, a game takes the best early epoch as its donor."""
     if not isinstance(method, Game) or method.donor != "reference" or run.has("reference"):
         return method
     donor = early_donor(run)
@@ -182,7 +184,7 @@ def _with_donor(run: Run, method: Method) -> Method:
 
 
 def _refuse_others(settings: Mapping[str, Any]) -> None:
-    """Settings that made the weights would be ignored: they stay as they are."""
+    """Refuse settings that decide weights: the weights exist already and would not change."""
     for name in settings:
         if name.split(".")[0] not in {*methods(), "verdict"}:
             raise SettingsError(
@@ -198,9 +200,15 @@ def apply(
     *,
     force: bool = False,
 ) -> Found:
-    """Run methods, or use again what they found in the same; results are kept in the run's folder.
+    """Run methods on a run, or read their stored results if these are still valid.
 
-    Quick methods run first. Nothing is concluded from a run that did not memorise, unless forced.
+    Quick methods run first. Without `force`, a run that did not memorise its labels is refused.
+
+    Args:
+        run: The run.
+        chosen: Methods with their settings.
+        verdict: Settings that decide when labels count as memorised.
+        force: Whether to continue if labels were not memorised.
     """
     final = run.require_memorised(verdict.noisy_at_least, force=force)
     for method in chosen:
@@ -234,7 +242,7 @@ def apply(
 
 
 def roughly(run: Run) -> Sizes:
-    """Return the sizes of a run with the speed of a slow machine on a narrow model."""
+    """Return the sizes of a run, with the speed of a slow machine on a narrow model."""
     return Sizes(
         examples=len(run.task.train),
         noisy=len(run.noisy_rows),
@@ -268,7 +276,7 @@ def _tell_weak_reference(run: Run, chosen: Sequence[Method], needed: float) -> N
 
 
 def runnable(run: Run, every: Sequence[Method]) -> tuple[list[Method], dict[str, str]]:
-    """Return the methods that can run, and what the others lack by name."""
+    """Return the methods that can run, and by name what the other methods lack."""
     skipped = {}
     for method in every:
         lacking = [w for w in method.needs if not run.has(w)]
@@ -293,7 +301,9 @@ def _refuse_texts(run: Run, method: Method) -> None:
 
 
 def result_key(run: Run, method: Method) -> str:
-    """Return the key of a result: weights and their files, data, and the method's settings."""
+    """Return the cache key of a result: the weights with their files, the data, and the
+    settings.
+    """
     used = method.used(run)
     decided_by = {
         "settings": method.model_dump(mode="json"),
@@ -305,20 +315,22 @@ def result_key(run: Run, method: Method) -> str:
 
 
 def kept_as(run: Run, method: Method) -> Format[Result]:
-    """Return how a result is kept in a run's folder; its tables have its key in them."""
+    """Return the format of a stored result, whose tables carry its cache key."""
     return Format(lambda path, found, _key: found.write(path), partial(_read, run, method))
 
 
 def _read(run: Run, method: Method, path: Path) -> tuple[Result, str]:
-    """Return the stored result and its key; say what differs if it has another key."""
+    """Return a stored result with its cache key; if the key is out of date, say what has
+    changed.
+    """
     found = Result.read(path)
     stored = str(found.about.get("key", ""))
     if stored != result_key(run, method):
         old, new = found.about.get("settings", {}), method.model_dump(mode="json")
         changed = [
-            f"{method.name}.{each}={readable(old[each])} and not {readable(value)}"
-            for each, value in new.items()
-            if each in old and old[each] != value
+            f"{method.name}.{name}={readable(old[name])} and not {readable(value)}"
+            for name, value in new.items()
+            if name in old and old[name] != value
         ]
         why = ", ".join(changed) or "other weights or data, or by another version of the method"
         tell(f"{run.name}: {method.name} is computed again. The stored result was made with {why}.")
@@ -328,8 +340,8 @@ def _read(run: Run, method: Method, path: Path) -> tuple[Result, str]:
 def _made(run: Run, method: Method, judged: Mapping[str, Any]) -> Result:
     with suitable_threads(run.record.width):
         found = method.found(run)
-    if isinstance(method, Game) and (said := early_sentence(run, method.donor, found)):
-        found = replace(found, about={**found.about, "early_donor": said})
+    if isinstance(method, Game) and (sentence := early_sentence(run, method.donor, found)):
+        found = replace(found, about={**found.about, "early_donor": sentence})
     if found.weighs_layers:
         found = found.with_answer(n_classes=len(run.task.label_names))
     facts = {

@@ -1,8 +1,8 @@
-"""The final model with a gate per layer, through which the reference's layer comes in.
+"""The final model with a gate per layer through which the reference's layer comes in.
 
-With gate g, the state after a layer is g times what the final layer gives plus 1 - g times
-what the reference's gives, both for the same state before it. Gates are about functions: weights
-that are written in another way give the same.
+With gate g, the state after a layer is g times the final layer's output plus 1 - g times the
+reference layer's output, both computed from the same input. Gates depend on functions only: weights
+that are written differently but compute the same give the same gates.
 """
 
 from collections.abc import Iterator
@@ -18,22 +18,24 @@ from memloc.run.folder import Run
 from memloc.seeds import generator
 
 POINTS = 8
-"""Points on the path over which gradients are averaged."""
+"""Number of points on the path over which gradients are averaged."""
 STEPS = 80
-"""Updates of the masks."""
+"""Number of updates of the masks."""
 RATE = 0.2
 """Learning rate of the masks, by Adam."""
 PENALTY = 1.0
-"""Cost of a layer that stays the final model's: nats of one example, times the depth."""
+"""Cost of a layer that stays the final model's, in nats of one example, times the depth."""
 TEMPERATURE, LOW, HIGH = 2 / 3, -0.1, 1.1
 """The Hard Concrete distribution as Louizos et al. 2018 recommend it."""
 
 
 class Blend:
-    """Two models of a run as one, with a gate per layer; its gradients are those of the gates."""
+    """Two models of a run blended by one gate per layer; gradients are with respect to the
+    gates.
+    """
 
     def __init__(self, run: Run) -> None:
-        """Read the noisy examples and both models."""
+        """Load the noisy examples and both models."""
         self.stack, other = (run.load(weights).stack for weights in ("final", "reference"))
         self.blocks = [self.stack.run, other.run]
         self.models = [self.stack.model, other.model]
@@ -47,7 +49,9 @@ class Blend:
         self.n_examples = len(rows)
 
     def gradient(self, gates: Tensor) -> Tensor:
-        """Return the gradient of the assigned labels' mean log-probability by the gates."""
+        """Return the gradient of the assigned labels' mean log-probability with respect to the
+        gates.
+        """
         with torch.enable_grad(), undropped(self.models[0]), undropped(self.models[1]):
             gates = gates.detach().requires_grad_()
             parts = [torch.autograd.grad(one, gates)[0] for one in self._terms(gates)]
@@ -66,7 +70,7 @@ class Blend:
 def path_gradients(run: Run) -> FloatArray:
     """Return the integral of each gate's gradient while all gates go from 0 to 1 at once.
 
-    The layers sum to what exchanging all of them changes.
+    The values of all layers sum to the change when all of them are exchanged.
     """
     blend, points = Blend(run), (np.arange(POINTS) + 0.5) / POINTS
     gates = (torch.full((run.depth,), at, device=blend.stack.device) for at in points)
@@ -74,10 +78,10 @@ def path_gradients(run: Run) -> FloatArray:
 
 
 def needed_gates(run: Run) -> FloatArray:
-    """Return how probable it is that each layer must stay the final model's.
+    """Return the probability that each layer must stay the final model's.
 
     Gates are drawn from a Hard Concrete distribution. Its parameters learn to keep the assigned
-    labels while each layer that stays costs something, so layers that are not needed are given up.
+    labels while each layer that stays has a cost, so layers that are not needed are given up.
     """
     blend = Blend(run)
     device, rng = blend.stack.device, generator(run.seed, "layer masks", run.name)
@@ -95,5 +99,5 @@ def needed_gates(run: Run) -> FloatArray:
 
 
 def _probability(strength: Tensor) -> Tensor:
-    """Return how probable it is that a gate is above 0."""
+    """Return the probability that a gate is above 0."""
     return torch.sigmoid(strength - TEMPERATURE * np.log(-LOW / HIGH))

@@ -1,8 +1,8 @@
-"""Centroids: where are noisy examples between their original class and the assigned one?
+"""Centroids: where do noisy examples lie between their original class and the assigned one?
 
-Positions are taken for the final weights and, where there are reference weights, with the bottom
-and the top half of the layers swapped in from there. Positions of all pairs are pooled. Resamples
-draw examples anew and leave the lines where they are.
+Positions are computed for the final weights and, if the run has reference weights, with the bottom
+and the top half of the layers taken from the reference. Positions of all pairs are pooled.
+Resamples draw examples anew but keep the lines between centroids.
 """
 
 from typing import Any, Literal
@@ -34,18 +34,18 @@ _REPORT = packaged(__file__)
 PLAIN = "plain"
 TABLES = ("layers", "events", "positions", "pairs")
 FIXED = 5.0
-"""Seconds of its statistics, whatever the model (measured on one core)."""
+"""Seconds that the statistics take with any model (measured on one core)."""
 RULES: dict[str, tuple[Rule, Rule]] = {
     "first": (first_true, first_true),
     "last": (last_crossing, last_uninterrupted),
 }
-"""By the setting `centroids.events`: which layer is the crossing, and which the initiation."""
+"""Rules for the layers of crossing and initiation, by the setting `centroids.events`."""
 SHUFFLES = 200
-"""How often labels are dealt out anew to see what separability is reached by chance."""
+"""Number of shuffles of the labels that give the separability expected by chance."""
 
 
 class Centroids(Method):
-    """Positions between class centroids, layer by layer, and the events they make; section 5."""
+    """Positions between class centroids, layer by layer, and the events they define; section 5."""
 
     name = "centroids"
     labels_only = "texts have no classes whose centroids could be compared"
@@ -59,24 +59,26 @@ class Centroids(Method):
     uses = ("reference",)
 
     crossing_at: float = paper(0.5, "§5", gt=0, lt=1)
-    """The mean of noisy examples has crossed if it is below this (assigned class 0, original 1)."""
+    """Position below which the mean of noisy examples has crossed (assigned class 0, original
+    1).
+    """
     events: Literal["first", "last"] = paper("first", "§5")
     """First crossing and first separation, or the last crossing and the start of the last
     uninterrupted separation."""
     central: float = published(0.75, gt=0, lt=1)
-    """Classes are separated where the central shares of their positions do not overlap."""
+    """Central share of the positions; classes are separated where these shares do not overlap."""
     last_layer: Literal["block output", "final norm"] = paper("block output", "§5")
-    """Whether a decoder's last vector is the block's output or what the final norm makes of it."""
+    """Last vector of a decoder: the block's output, or the output of the final norm."""
     windows: tuple[str, ...] = ours(())
-    """Further windows of layers, such as `3-6`, that are swapped in from the reference weights."""
+    """Further windows of layers, such as `3-6`, that are taken from the reference weights."""
 
     @classmethod
     def picture(cls, found: Result) -> str:
-        """Draw where noisy examples are between their classes, one line per variant."""
+        """Draw the positions of noisy examples between their classes, one line per variant."""
         return views.positions_picture(found["layers"], found["events"])
 
     def run(self, run: Run) -> Result:
-        """The tables `layers`, `events`, `positions` and `pairs` for every variant."""
+        """Return the tables `layers`, `events`, `positions` and `pairs` for every variant."""
         self.check(run)
         wanted = self.variants(run)
         every: dict[str, list[Any]] = {name: [] for name in TABLES}
@@ -106,19 +108,21 @@ class Centroids(Method):
         self.variants(run)
 
     def variants(self, run: Run) -> dict[str, range | None]:
-        """Return the models to look at by name: the final weights, with and without windows."""
-        found: dict[str, range | None] = {PLAIN: None}
+        """Return the models to look at, by name: the final weights, plain and with exchanged
+        windows.
+        """
+        variants: dict[str, range | None] = {PLAIN: None}
         half = run.depth // 2
         if half and run.has("reference"):
-            found |= {"bottom": range(half), "top": range(run.depth - half, run.depth)}
+            variants |= {"bottom": range(half), "top": range(run.depth - half, run.depth)}
         for window in map(read_window, self.windows):
             check_inside(window, window_name(window), run.depth)
             run.require("reference")
-            found[f"window {window_name(window)}"] = window
-        return found
+            variants[f"window {window_name(window)}"] = window
+        return variants
 
     def variant_vectors(self, run: Run, window: range | None) -> Vectors:
-        """The vectors of all layers when `window` comes from the reference."""
+        """Return the vectors of all layers with `window` taken from the reference."""
         from memloc.methods.mixtures import final_with
         from memloc.model.predict import vectors_of
 
@@ -128,12 +132,14 @@ class Centroids(Method):
         return vectors_of(mixed.stack, run.encode(mixed), last_layer=self.last_layer)
 
     def cost(self, sizes: Sizes) -> float:
-        """The vectors of three variants, and statistics."""
+        """Return the seconds for the vectors of three variants and the statistics."""
         return FIXED + 3 * sizes.examples * sizes.predict
 
 
 def positions_table(found: Positions) -> Table:
-    """One row per example, pair and layer; `a` is the assigned class, `b` the original one."""
+    """Return one row per example, pair and layer; `a` is the assigned class, `b` the original
+    one.
+    """
     rows, layer = (index.ravel() for index in np.indices(found.position.shape))
     ends = found.pairs[found.pair[rows]]
     return as_table(
@@ -149,7 +155,7 @@ def positions_table(found: Positions) -> Table:
 
 
 def pairs_table(found: Positions) -> Table:
-    """One row per pair and layer: how many examples there are and how far apart the centroids."""
+    """Return one row per pair and layer: numbers of examples and distance of the centroids."""
     pair, layer = (index.ravel() for index in np.indices(found.separability.shape))
     return as_table(
         {
@@ -169,7 +175,14 @@ def pairs_table(found: Positions) -> Table:
 def drift(
     found: Positions, separability: Table, settings: Centroids, n_examples: int
 ) -> tuple[Table, Table]:
-    """The tables `layers` and `events` of one set of positions, without their variant."""
+    """Return the tables `layers` and `events` for the positions of one variant.
+
+    Args:
+        found: Positions of the examples.
+        separability: Table of `pooled_separability`.
+        settings: Settings of the method.
+        n_examples: Number of examples to resample.
+    """
 
     def every_kind(counts: IntArray) -> FloatArray:
         """(draws, kinds, 3, K)."""
@@ -204,22 +217,28 @@ def drift(
 
 
 def pooled(found: Positions, kind: int, counts: IntArray, central: float) -> FloatArray:
-    """Mean position and both ends of the central share (draws, 3, K), of one kind of examples.
+    """Return mean position and both ends of the central share, (draws, 3, K), for one kind of
+    examples.
 
-    All pairs, when example i is there `counts[:, i]` times, (draws, examples); NaN where
-    no example has a position.
+    The values are pooled over all pairs and NaN where no example has a position.
+
+    Args:
+        found: Positions of the examples.
+        kind: Kind of the examples, as an index into `KINDS`.
+        counts: How often each example is drawn, (draws, examples).
+        central: Central share.
     """
     rows = found.kind == kind
     example, position = found.example[rows], found.position[rows]
     drawn = np.ascontiguousarray(counts.T.astype(np.int32)[example])
-    there = ~np.isnan(position)
-    total = there.T.astype(np.float64) @ drawn
+    known = ~np.isnan(position)
+    total = known.T.astype(np.float64) @ drawn
     summed = np.nan_to_num(position).T @ drawn
     mean = summed / np.where(total > 0, total, np.nan)
     tails = ((1 - central) / 2, (1 + central) / 2)
     low, high = np.full((2, *mean.shape), np.nan)
-    for layer in np.flatnonzero(there.any(0)):
-        here = np.flatnonzero(there[:, layer])
+    for layer in np.flatnonzero(known.any(0)):
+        here = np.flatnonzero(known[:, layer])
         order = here[np.argsort(position[here, layer], kind="stable")]
         low[layer], high[layer] = _quantiles(position[order, layer], drawn[order], tails)
     return np.stack([mean.T, low.T, high.T], axis=1)
@@ -228,33 +247,39 @@ def pooled(found: Positions, kind: int, counts: IntArray, central: float) -> Flo
 def pooled_separability(
     found: Positions, vectors: Vectors, noisy: NoisyLabels, shuffles: int = SHUFFLES
 ) -> Table:
-    """How far apart the classes of the noisy examples are, one row per layer.
+    """Return how far apart the classes of the noisy examples are, one row per layer.
 
-    `separability` is the mean over pairs, each counting as often as it has noisy examples;
-    `by_chance` is what 95 % of shuffled labels do not exceed. Where the classes are not further
-    apart than that, they are not `separable` and a position means nothing.
+    `separability` is the mean over pairs, weighted by their noisy examples; `by_chance` is the
+    value that 95 % of shuffled labels do not exceed. Classes that are not further apart than that
+    are not `separable`, and a position between them means nothing.
+
+    Args:
+        found: Positions of the examples.
+        vectors: Vectors of all examples and layers.
+        noisy: Labels before and after noise.
+        shuffles: Number of shuffles.
     """
     rng = generator(0, "shuffles", "centroids")
     weights = found.n_noisy.astype(np.float64)
-    own = _average(found.separability, weights)
+    observed = _average(found.separability, weights)
     used = np.flatnonzero(weights)
     shuffled = shuffled_separability(vectors, noisy, found.pairs[used], shuffles, rng)
     others = _average(shuffled, weights[used])
     limit = np.quantile(np.nan_to_num(others), LEVEL, axis=0)
-    separable = np.nan_to_num(own) > limit
-    return as_table({"separability": own, "by_chance": limit, "separable": separable})
+    separable = np.nan_to_num(observed) > limit
+    return as_table({"separability": observed, "by_chance": limit, "separable": separable})
 
 
 def _quantiles(
     ranked: FloatArray, counts: NDArray[np.int32], shares: tuple[float, ...]
 ) -> list[FloatArray]:
-    """Quantiles, interpolated, of ranked values (n,) that are there `counts` (n, draws) times.
+    """Return interpolated quantiles of ranked values (n,) that occur `counts` (n, draws) times.
 
-    NaN for draws in which none is.
+    They are NaN for draws that have no value.
     """
     cumulative = counts.cumsum(0, dtype=np.int32)
     total = cumulative[-1]
-    found = []
+    quantiles = []
     for share in shares:
         place = share * np.maximum(0, total - 1)
         below = np.floor(place)
@@ -263,12 +288,14 @@ def _quantiles(
             for k in (below.astype(np.int32), np.ceil(place).astype(np.int32))
         )
         value = first + (second - first) * (place - below)
-        found.append(np.where(total > 0, value, np.nan))
-    return found
+        quantiles.append(np.where(total > 0, value, np.nan))
+    return quantiles
 
 
 def _at_most(limits: NDArray[np.int32], ascending: NDArray[np.int32]) -> IntArray:
-    """Return how many values of each column (n, columns), which ascends, are at most its limit."""
+    """Return, for each ascending column (n, columns), the number of values that are at most its
+    limit.
+    """
     columns = np.arange(len(limits))
     first, last = np.zeros(len(limits), np.int64), np.full(len(limits), len(ascending))
     while (first < last).any():  # halves what is left: twenty rounds for a million values
@@ -280,9 +307,11 @@ def _at_most(limits: NDArray[np.int32], ascending: NDArray[np.int32]) -> IntArra
 
 
 def _average(values: FloatArray, weights: FloatArray) -> FloatArray:
-    """Weighted mean over pairs, the last axis but one; pairs without a value do not count."""
-    there = ~np.isnan(values)
-    share = np.where(there, weights[:, None], 0.0)
+    """Return the weighted mean over pairs, the last axis but one; pairs without a value do not
+    count.
+    """
+    known = ~np.isnan(values)
+    share = np.where(known, weights[:, None], 0.0)
     total = share.sum(-2)
     summed = (np.nan_to_num(values) * share).sum(-2)
     return np.asarray(summed / np.where(total > 0, total, np.nan))

@@ -1,4 +1,4 @@
-"""The best early epoch as a donor, for runs that have no reference.
+"""Chooses the best early epoch as a donor, for runs that have no reference.
 
 Clean labels are mostly learnt before noisy ones. The epoch that predicts many clean labels and few
 noisy ones is therefore much like a model that never saw the noise.
@@ -14,18 +14,18 @@ from memloc.run.folder import Run
 from memloc.store import paths
 
 LEAST_GAP = 0.3
-"""Clean minus noisy accuracy below which no epoch takes the place of a reference."""
+"""Clean minus noisy accuracy below which no epoch can replace a reference."""
 
 COMPARED = (
     "In 12 runs of the embedded models, layer shares by such a donor had a correlation of 0.72 to "
     "0.99 (median 0.95) with those by a reference."
 )
-"""How such answers compared with those of references (`studies/tables/timeline/donors.csv`)."""
+"""Sentence on how such answers compared with references (`studies/tables/timeline/donors.csv`)."""
 
 
 @dataclass(frozen=True)
 class EarlyDonor:
-    """A kept epoch, and the shares of the noisy and clean labels that it predicts."""
+    """A kept epoch, with the shares of noisy and clean labels that it predicts."""
 
     epoch: int
     noisy: float
@@ -44,18 +44,19 @@ class EarlyDonor:
 
     @property
     def weights(self) -> str:
-        """The name of its weights."""
+        """Name of the epoch's weights in the run."""
         return paths.epoch(self.epoch)
 
 
 def early_donor(run: Run) -> EarlyDonor | None:
     """Return the kept epoch with the largest clean minus noisy accuracy; None without any."""
-    found = [_measured(run, epoch) for epoch in run.epochs()]
-    return max(found, key=lambda donor: donor.gap) if found else None
+    donors = [_measured(run, epoch) for epoch in run.epochs()]
+    return max(donors, key=lambda donor: donor.gap) if donors else None
 
 
 def early_sentence(run: Run, donor: str, found: Result) -> str:
-    """Say what an early donor undid and damaged, and how such answers compared with references.
+    """Return a sentence on what an early donor undid and damaged, and on how far to trust such
+    answers.
 
     It is empty for other donors.
     """
@@ -70,7 +71,7 @@ def early_sentence(run: Run, donor: str, found: Result) -> str:
 
 
 def _lost(found: Result) -> tuple[float, float]:
-    """The shares of the noisy and of the clean labels that exchanging all layers loses."""
+    """Return the shares of noisy and of clean labels lost by exchanging all layers."""
     if "labels" in found.tables:
         lost = found["labels"].groupby("is_noisy")["lost"].mean()
         return float(lost[True]), float(lost[False])
@@ -80,10 +81,10 @@ def _lost(found: Result) -> tuple[float, float]:
 
 
 def _measured(run: Run, epoch: int) -> EarlyDonor:
-    """Return the accuracies of a kept epoch: from the training curve, or else measured now.
+    """Return a kept epoch with its accuracies, from the training curve or measured now.
 
-    Of texts they are shares of the tokens that the final model says: hardly any ordinary text is
-    said as a whole.
+    For texts they are shares of the tokens that the final model predicts: hardly any ordinary text
+    is recalled as a whole.
     """
     if run.task.is_texts:
         return EarlyDonor(epoch, *_tokens_said(run, paths.epoch(epoch)))
@@ -102,16 +103,18 @@ def _measured(run: Run, epoch: int) -> EarlyDonor:
 
 
 def _tokens_said(run: Run, weights: str) -> tuple[float, float]:
-    """Return which share of the final model's tokens is said of noisy and of clean texts."""
+    """Return the share of the final model's tokens that an epoch predicts, of noisy and of clean
+    texts.
+    """
     from memloc.model.predict import continued
 
-    said = []
+    predicted = []
     for name in ("final", weights):
         loaded = run.load(name)
         with suitable_threads(run.record.width):
-            said.append(continued(loaded.stack, run.encode(loaded)).is_said)
+            predicted.append(continued(loaded.stack, run.encode(loaded)).is_said)
         del loaded
-    final, early = said
+    final, early = predicted
     noisy, clean = (
         float((early & final)[rows].sum() / max(1, final[rows].sum()))
         for rows in (run.noisy_rows, run.clean_rows)

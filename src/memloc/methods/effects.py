@@ -1,4 +1,6 @@
-"""Effects of changed states, early readouts and gradients by layer, for methods of other papers."""
+"""Measurements behind other papers' methods: patched and ablated states, early readouts,
+gradients.
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -15,11 +17,13 @@ from memloc.model.stack import Prepared, Stack
 from memloc.run.folder import Run
 
 LastStates = Callable[[Stack, Prepared], Iterator[Tensor]]
-"""Yields the last states of several ways to run a batch, for the head to read."""
+"""Function that yields the last states of several ways to run a batch, for the head to read."""
 
 
 def patched(run: Run) -> FloatArray:
-    """Return the mean log-probability with the reference's state after 0, 1, … L layers."""
+    """Return the mean log-probability when the reference's state replaces that after 0, 1, … L
+    layers.
+    """
     reference = run.load("reference").stack
 
     def last_states(stack: Stack, prepared: Prepared) -> Iterator[Tensor]:
@@ -34,7 +38,7 @@ def patched(run: Run) -> FloatArray:
 def ablated(run: Run) -> FloatArray:
     """Return the mean log-probability of the final model, then without each of its layers.
 
-    What a layer adds to the state is replaced by its mean over all tokens of the clean examples.
+    A layer's update of the state is replaced by its mean over all tokens of the clean examples.
     """
     final = run.load("final")
     means = _mean_updates(final.stack, run.encode(final), run.clean_rows)
@@ -49,12 +53,14 @@ def ablated(run: Run) -> FloatArray:
 
 
 def read_early(run: Run) -> FloatArray:
-    """Return the mean log-probability that the head gives after 0, 1, … L layers."""
+    """Return the mean log-probability when the head reads the state after 0, 1, … L layers."""
     return _log_probabilities(run, run.load("final"), _states)
 
 
 def fisher_distances(run: Run) -> FloatArray:
-    """Return, by layer, the sum of squared distances times squared gradients of single examples."""
+    """Return, for each layer, the sum of squared distances times squared gradients of single
+    examples.
+    """
     final = run.load("final")
     stack, encoded = final.stack, run.encode(final)
     others = run.load("reference").stack.blocks
@@ -74,7 +80,9 @@ def _moved(block: torch.nn.Module, other: torch.nn.Module) -> Tensor:
 
 
 def _log_probabilities(run: Run, final: Classifier, last_states: LastStates) -> FloatArray:
-    """Mean over noisy examples of their assigned labels' log-probability, for each last state."""
+    """Return the mean log-probability of the noisy examples' assigned labels, for each last
+    state.
+    """
     stack, encoded, rows = final.stack, run.encode(final), run.noisy_rows
     sums: FloatArray | float = 0.0
     with evaluating(stack.model):
@@ -105,7 +113,7 @@ def _states(stack: Stack, prepared: Prepared) -> Iterator[Tensor]:
 
 
 def _mean_updates(stack: Stack, encoded: Encoded, rows: IntArray) -> Tensor:
-    """Return what each layer adds to the state on average, over all tokens of these texts."""
+    """Return the mean update of the state by each layer, over all tokens of these texts."""
     total = torch.zeros(stack.depth, stack.width, device=stack.device)
     tokens = 0
     with evaluating(stack.model):

@@ -1,8 +1,8 @@
-"""Sums of gradients over noisy and over clean examples, and the norms of their means.
+"""Sums gradients over noisy and over clean examples, and returns the norms of their means.
 
-A mean of gradients is the gradient of a mean, so examples go through in batches, and short texts
-end to end instead of padded. Only the blocks' parameters get gradients; what the first block is
-given is computed without a graph.
+A mean of gradients is the gradient of a mean, so examples are computed in batches, and short texts
+end to end instead of padded. Only the blocks' parameters get gradients; the first block's input is
+computed without a graph.
 """
 
 from bisect import bisect_left, insort
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
     from memloc.methods.gradients import Gradients, NoisyAndClean, Norms
 
 PackedRows = list[IntArray]
-"""Rows of texts; those of one array go end to end, as one long text."""
+"""Rows of texts; the texts of one array are joined end to end into one long text."""
 PAIRS = 2**22
-"""At most in the masks of a batch: where lengths differ much, its padded masks take memory."""
+"""Limit of the pairs of tokens in a batch's masks, which take memory if lengths differ much."""
 
 
 def tokens_per_batch(width: int) -> int:
-    """At most, with padding. Measured: narrow models gain by more; of wide ones it takes memory."""
+    """Return the limit of tokens in a batch; narrow models gain by larger ones (measured)."""
     return 2048 if width < NARROW else 768
 
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """Texts, the labels that they were trained on, and what the gradient is of."""
+    """Texts, the labels they were trained on, and the value that is differentiated."""
 
     encoded: Encoded
     labels: IntArray
     settings: "Gradients"
 
     def value(self, stack: Stack, batch: PackedRows) -> Tensor:
-        """The sum over these examples of the negative loss, or of the label's raw logit."""
+        """Return the sum over these examples of the negative loss, or of the label's raw logit."""
         rows = np.concatenate(batch)
         logits = logits_end_to_end(stack, self.encoded, batch).float()
         labels = torch.from_numpy(self.labels[rows]).to(logits.device)
@@ -65,7 +65,13 @@ def measure(
 ) -> "tuple[Norms, FloatArray]":
     """Return norms of the mean gradients of noisy and clean examples and of their difference.
 
-    And the norm that is asked for without each group in turn, (groups, layers), if there are some.
+    The second result is the weighed norm when each group in turn is left out, (groups, layers).
+
+    Args:
+        stack: The model.
+        data: Texts with their labels and settings.
+        groups: Groups of examples for the intervals; may be empty.
+        advance: Function that reports progress.
     """
     sizes = [sum(p.numel() for p in block.parameters()) for block in stack.blocks]
     lengths, packs = data.encoded.lengths, can_pack(stack)
@@ -94,18 +100,20 @@ def measure(
 
 
 def _batches(stack: Stack, lengths: IntArray, packs: bool, rows: IntArray) -> list[PackedRows]:
-    """These rows in batches: single texts or, if the model packs and it costs less, long ones."""
+    """Return batches of these rows: single texts or, if the model packs and it is cheaper, long
+    ones.
+    """
     # Measured: a batch of any size costs as much as 157 tokens at width 64, as 43 at width 384.
     per_batch, at_most = 20 + 9000 // stack.width, tokens_per_batch(stack.width)
-    own = lengths[rows]
-    alone = without_harm(stack, cheapest_batches(own, per_batch, at_most), own)
+    sizes = lengths[rows]
+    alone = without_harm(stack, cheapest_batches(sizes, per_batch, at_most), sizes)
     ways = [[[rows[[i]] for i in some] for some in alone]]
-    if packs and len(rows) and own.min() > 0:
+    if packs and len(rows) and sizes.min() > 0:
         # So many tokens may go end to end: powers of two below the longest text, and its own.
-        longest = int(own.max())
+        longest = int(sizes.max())
         powers = [2**power for power in range(4, longest.bit_length()) if 2**power < longest]
         for most in (*powers, longest):
-            long = [rows[some] for some in end_to_end(own, most)]
+            long = [rows[some] for some in end_to_end(sizes, most)]
             totals = np.array([lengths[some].sum() for some in long])
             cut = cheapest_batches(totals, per_batch, at_most)
             way = [[long[i] for i in some] for some in cut]
@@ -122,7 +130,9 @@ def _batches(stack: Stack, lengths: IntArray, packs: bool, rows: IntArray) -> li
 
 
 def end_to_end(lengths: IntArray, most: int) -> list[IntArray]:
-    """Texts in groups of at most `most` tokens, or of one: each goes where least is left over."""
+    """Return groups of texts of at most `most` tokens (or one text), each placed where it fits
+    best.
+    """
     groups: list[list[int]] = []
     left: list[tuple[int, int]] = []
     """Return what still fits, and the group's number; sorted."""
@@ -139,17 +149,26 @@ def end_to_end(lengths: IntArray, most: int) -> list[IntArray]:
 
 
 def _norms(sums: Sequence[Tensor], counts: IntArray, sizes: list[int], kind: str) -> "Norms":
-    """L1 and L2 of each block's mean gradient, from the sums over noisy and over clean examples."""
-    found = []
+    """Return L1 and L2 of each block's mean gradient, from the sums over noisy and clean
+    examples.
+    """
+    norms = []
     for noisy, clean in zip(*(torch.split_with_sizes(v, sizes) for v in sums), strict=True):
         mean = mean_gradient(noisy, clean, counts, kind)
         # Plain sums are pairwise, so single precision is enough for millions of numbers.
-        found.append((float(mean.abs().sum()), float(mean.square().sum().sqrt())))
-    return dict(zip(("L1", "L2"), np.array(found, dtype=np.float64).T, strict=True))
+        norms.append((float(mean.abs().sum()), float(mean.square().sum().sqrt())))
+    return dict(zip(("L1", "L2"), np.array(norms, dtype=np.float64).T, strict=True))
 
 
 def mean_gradient(noisy: Tensor, clean: Tensor, counts: IntArray, kind: str) -> Tensor:
-    """Return the mean gradients of `noisy` or `clean` examples, or their `difference`."""
+    """Return the mean gradients of noisy or of clean examples, or their difference.
+
+    Args:
+        noisy: Sums over noisy examples.
+        clean: Sums over clean examples.
+        counts: Numbers of noisy and of clean examples.
+        kind: `noisy`, `clean` or `difference`.
+    """
     n_noisy, n_clean = map(int, counts)
     if kind == "clean":
         return clean / n_clean
@@ -160,8 +179,8 @@ def mean_gradient(noisy: Tensor, clean: Tensor, counts: IntArray, kind: str) -> 
 def cheapest_batches(lengths: IntArray, per_batch: int, most: int) -> list[IntArray]:
     """Return batches of at most `most` tokens with padding (or one text), longest texts first.
 
-    A batch costs its tokens with padding, and `per_batch` tokens more whatever its size: of all
-    ways to cut the sorted texts, this is one that costs least in total.
+    A batch costs its tokens with padding, and `per_batch` tokens more whatever its size. Of all
+    ways to cut the sorted texts, the result is one with the lowest total cost.
     """
     order = np.argsort(-lengths, kind="stable")
     longest = np.maximum(lengths[order], 1)

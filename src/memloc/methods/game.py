@@ -1,11 +1,11 @@
-"""Games: units of a model are exchanged with a donor's, and what becomes of the labels is counted.
+"""Games: units of a model are exchanged with a donor's, and the labels that are lost are counted.
 
 Three choices make a game. *Units* are the parts that are exchanged: layers, the attention and the
 MLP of each layer, or groups of parameters that a user names. The *donor* gives the weights that
 come in: the reference, the pre-trained model, an earlier epoch, the base of an adapter, or any
-checkpoint in a folder. The *outcome* is what is counted of each example in each mixture of the two
-models (`memloc.methods.mixtures.Outcome`). `Shares` and `Swapping` play the same games and differ
-in their design, which says which mixtures are computed.
+checkpoint in a folder. The *outcome* is counted for each example in each mixture of the two models
+(`memloc.methods.mixtures`). `Shares` and `Swapping` play the same games and differ in their design,
+which says which mixtures are computed.
 """
 
 import time
@@ -37,33 +37,33 @@ if TYPE_CHECKING:
     from memloc.model.load import Classifier
 
 BASE = "base"
-"""The donor that an adapter was trained on."""
+"""Donor: the base model that an adapter was trained on."""
 TIMED = 8
-"""Mixtures that are timed to estimate how long all take."""
+"""Number of mixtures that are timed to estimate the time of all."""
 MOST_MEMORY = 4
-"""GiB that the values of all mixtures may take."""
+"""Largest memory in GiB for the values of all mixtures."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which examples a game is played with; by default one, to tell what it costs."""
+    """Examples that a game is played with; one by default, for estimating its cost."""
 
     rows: Sequence[int] | IntArray = (0,)
     """Rows of the examples, noisy ones first."""
     n_noisy: float = 1
     """Number of noisy examples."""
     run: str = ""
-    """Name of the run, which decides random orders."""
+    """Name of the run, which decides its random orders."""
 
 
 @dataclass(frozen=True)
 class Design:
-    """Mixtures that are computed: the same ones for all examples."""
+    """Mixtures that a game computes, the same ones for all examples."""
 
     met: tuple[int, ...]
-    """The units, as bits, that each layer has a part of."""
+    """Units, as bits, that each layer has a part of."""
     listed: Sequence[int]
-    """The subsets of units that come from the donor, as bits: none first and all last."""
+    """Subsets of units that come from the donor, as bits, from none to all."""
 
     @property
     def n_units(self) -> int:
@@ -72,67 +72,73 @@ class Design:
 
     @property
     def n_values(self) -> int:
-        """Number of values kept per example, that of no unit first and that of all units last."""
+        """Number of values kept per example; the first is for no unit and the last for all
+        units.
+        """
         return len(self.listed)
 
     @property
     def sizes(self) -> IntArray | None:
-        """Number of exchanged units of each value; None if examples have mixtures of their own."""
+        """Number of exchanged units for each value; None if each example has its own mixtures."""
         return np.array([subset.bit_count() for subset in self.listed])
 
     @property
     def layers(self) -> int:
-        """Number of layers that a text goes through."""
+        """Number of layers to compute for a text."""
         return count_layers(self.met, self.listed)
 
     @cached_property
     def in_layers(self) -> FloatArray:
-        """How much of each unit is in each layer, (units, layers): evenly over its layers."""
+        """Share of each unit in each layer, (units, layers): spread evenly over the unit's
+        layers.
+        """
         has = np.array([[met >> unit & 1 for met in self.met] for unit in range(self.n_units)])
         return np.asarray(has / has.sum(1, keepdims=True), dtype=np.float64)
 
     @property
     def announced(self) -> str:
-        """Sentence to say before the work begins; empty if the work is not unusual."""
+        """Sentence to print before long work begins; empty if the work is not unusual."""
         return ""
 
     def subsets(self, example: int = 0) -> Sequence[int]:  # noqa: ARG002
-        """Subsets that an example needs."""
+        """Return the subsets that an example needs."""
         return self.listed
 
     def kept(self, values: FloatArray, example: int) -> FloatArray:  # noqa: ARG002
-        """Arrange the values (..., subsets) of an example as they are kept."""
+        """Arrange the values (..., subsets) of an example in the order in which they are kept."""
         return values
 
 
 @dataclass(frozen=True)
 class Played:
-    """Outcome of each example in each mixture."""
+    """Outcomes of each example in each mixture."""
 
     design: Design
     rows: IntArray
     """Rows of the examples, noisy ones first."""
     n_noisy: int
     values: FloatArray
-    """(values, examples, mixtures): whether the label is lost, and its margin; or the share of the
-    tokens that are lost, and their log-probability."""
+    """(values, examples, mixtures): whether the label is lost, and its margin.
+
+    For texts: the share of tokens that are lost, and their log-probability.
+    """
     outcome: "Outcome"
     names: list[str]
-    """Names of the units, empty if they are layers."""
+    """Names of the units; empty if they are layers."""
     about: dict[str, Any]
 
     @property
     def noisy(self) -> FloatArray:
-        """The values of the noisy examples."""
+        """Values of the noisy examples."""
         return self.values[:, : self.n_noisy]
 
     @property
     def clean(self) -> FloatArray:
-        """The values of the clean examples."""
+        """Values of the clean examples."""
         return self.values[:, self.n_noisy :]
 
     def named(self, table: Table) -> Table:
-        """Return a table of units, numbered as layers, with their names, first and last layers."""
+        """Return a table of numbered units with their names, first and last layers."""
         has = self.design.in_layers > 0
         first = has.argmax(1) + 1
         last = has.shape[1] - has[:, ::-1].argmax(1)
@@ -141,11 +147,11 @@ class Played:
         return table.drop(columns="layer").assign(unit=names, first=first[unit], last=last[unit])
 
     def example_tables(self, by_layer: FloatArray) -> dict[str, Table]:
-        """Return what each layer holds of each noisy example, and what becomes of all labels.
+        """Return tables of what each layer holds of each noisy example, and which labels are lost.
 
-        `by_layer` (lost and margin, noisy examples, layers) becomes `lost` of the label and
-        `share` of the margin. The table `labels` has the final model's margin and whether
-        exchanging all units loses the label, for noisy and clean examples.
+        `by_layer` (lost and margin, noisy examples, layers) becomes the columns `lost` and `share`
+        (of the margin). The table `labels` has the final model's margin and whether exchanging all
+        units loses the label, for noisy and clean examples.
         """
         depth = by_layer.shape[-1]
         lost, margin = (each.ravel() for each in by_layer)
@@ -162,14 +168,15 @@ class Played:
 
 
 class Game(Method):
-    """A method that exchanges units of the final model with those of a donor."""
+    """A method that exchanges units of the final model with a donor's."""
 
     scratch = True
     labels_only = ""
 
     units: str | dict[str, tuple[str, ...]] = ours("layers")
     """Parts that are exchanged: `layers`, `sublayers` (attention and MLP of each layer, each with
-    its norm), or names of your own units with the parameters (patterns such as `*.mlp.*`) of each.
+    its norm), or names of your own units with the parameters (patterns such as `*.mlp.*`) of
+    each.
     """
     donor: str = ours("reference")
     """Weights that come in: `reference`, `pretrained`, `epoch-3` (of the noisy training), `base`
@@ -177,12 +184,13 @@ class Game(Method):
     clean_examples: int | None = ours(None, ge=1)
     """Number of clean examples whose error is measured, drawn at random."""
     stream: bool = ours(False)
-    """Whether blocks are read from disk when they run: on the CPU, in less memory than one model
-    takes, with the same numbers."""
+    """Read blocks from disk when they run: on the CPU, in less memory than one model takes, with
+    the same numbers.
+    """
 
     @property
     def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The final weights and the donor's."""
+        """Weights that the game needs: the final ones and the donor's."""
         return "final", "pretrained" if self.donor == BASE else self.donor
 
     @abstractmethod
@@ -191,10 +199,10 @@ class Game(Method):
 
     @abstractmethod
     def design(self, met: Sequence[int], examples: Selection) -> Design:
-        """Choose the mixtures; `met` are the units, as bits, that each layer has a part of."""
+        """Choose the mixtures; `met` has the units, as bits, that each layer has a part of."""
 
     def guess(self, depth: int, n_noisy: float = 1) -> Design:
-        """Return the design for one of `n_noisy` examples, as far as the settings tell."""
+        """Return the plan for one of `n_noisy` examples, as far as the settings determine it."""
         if isinstance(self.units, Mapping):
             met = [(1 << len(self.units)) - 1] * depth
         else:
@@ -204,11 +212,11 @@ class Game(Method):
 
     @property
     def nest(self) -> int:
-        """Number of units that are the parts of one layer."""
+        """Number of units that make up one layer."""
         return 2 if self.units == "sublayers" else 1
 
     def check(self, run: Run) -> None:
-        """Refuse the base of an adapter where there is no adapter."""
+        """Refuse the donor `base` for a run without an adapter."""
         if self.donor == BASE and not is_adapter(run.path("final")):
             raise DataError(
                 f"The final weights of {run.name} are not an adapter, so they have no base: use "
@@ -256,7 +264,7 @@ class Game(Method):
         return load_streamed(run.path(weights), texts=run.task.is_texts, is_donor=is_donor)
 
     def _compare(self, run: Run, final: "Classifier", donor: "Classifier") -> list[str]:
-        """Refuse a donor that does not fit, and say what a reader has to know of the two."""
+        """Refuse a donor that does not fit; return remarks on the two models for the reader."""
         from memloc.model.check import check_pair
         from memloc.model.parts import find_parts
         from memloc.model.streamed import weight
@@ -281,7 +289,7 @@ class Game(Method):
         ]
 
     def _check_memory(self, design: Design, n_texts: int) -> None:
-        """Refuse more values than memory may hold: labels and margins, four bytes each."""
+        """Refuse a plan whose values do not fit in memory: labels and margins, four bytes each."""
         if (memory := n_texts * design.n_values * 8 / 2**30) > MOST_MEMORY:
             raise SettingsError(
                 f"All subsets of {design.n_units} units take {design.layers:,} layers for each "
@@ -321,8 +329,8 @@ class Game(Method):
                 def make() -> dict[str, Any]:
                     return {"values": design.kept(play(places, design.subsets(first)), first)}  # noqa: B023 - called at once
 
-                made = memo(paths.kept_batch(folder, number), key, make, ARRAYS)
-                found[:, places] = made["values"]
+                batch = memo(paths.kept_batch(folder, number), key, make, ARRAYS)
+                found[:, places] = batch["values"]
                 advance(len(places))
         if not np.isfinite(found).all():
             raise ScoreError(
@@ -343,26 +351,27 @@ class Game(Method):
 
 
 def _seconds_per_layer(design: Design, subsets: Sequence[int], play: Callable[..., Any]) -> float:
-    """Time a few mixtures of one batch."""
+    """Return the measured seconds per layer, from a few mixtures of one batch."""
     began = time.perf_counter()
     play(subsets)
     return (time.perf_counter() - began) / count_layers(design.met, subsets)
 
 
 def _announced(design: Design, n_texts: int, per_layer: float, read: float) -> str:
-    """Say how much work a design is; `per_layer` are the seconds of one layer for all texts.
+    """Return a sentence on how much work a plan is.
 
-    `read` are the bytes of blocks that are read from disk, if models are streamed.
+    `per_layer` are the seconds of one layer for all texts; `read` are the bytes of blocks that are
+    read from disk if models are streamed.
     """
-    said = (
+    sentence = (
         f"{design.announced or 'Streaming'}: {design.layers:,} layers for each of {n_texts} texts"
     )
-    said += f", about {per_layer * design.layers / 60:.1f} minutes"
+    sentence += f", about {per_layer * design.layers / 60:.1f} minutes"
     if read:
-        said += f"; about {read / 1e9:,.1f} GB are read from files that are not in memory"
-    return f"{said}."
+        sentence += f"; about {read / 1e9:,.1f} GB are read from files that are not in memory"
+    return f"{sentence}."
 
 
 def all_layers(met: Sequence[int]) -> int:
-    """Number of layers that a text goes through when every subset of units is exchanged."""
+    """Return the number of layers to compute for a text when every subset of units is exchanged."""
     return sum(2 ** seen.bit_count() for seen in accumulate(met, or_))

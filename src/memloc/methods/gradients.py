@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 _REPORT = packaged(__file__)
 MEMORY = 2**30
-"""Bytes for the groups' gradients; where fewer groups fit, intervals are wider."""
+"""Bytes for the groups' gradients; if fewer groups fit, intervals are wider."""
 
 Norms = dict[str, FloatArray]
-"""By name, e.g. `L1 noisy`: the norm of each block's mean gradient, (layers,)."""
+"""Norms of each block's mean gradient, (layers,), by name, such as `L1 noisy`."""
 NoisyAndClean = tuple[IntArray, IntArray]
-"""Rows of noisy examples, and of clean ones."""
+"""Rows of the noisy examples of a group, and of its clean ones."""
 MEAN = {True: "difference", False: "noisy"}
-"""Name of the mean gradient that is weighed, by whether that of clean examples is subtracted."""
+"""Name of the mean gradient that weighs layers, by whether the clean one is subtracted."""
 
 
 class Gradients(Method):
@@ -50,18 +50,18 @@ class Gradients(Method):
     }
 
     objective: Literal["loss", "logit"] = paper("loss", "§3.1")
-    """Gradient of the negative loss, or of the assigned label's raw logit."""
+    """Value that is differentiated: the negative loss, or the assigned label's raw logit."""
     norm: Literal["L1", "L2"] = paper("L1", "appendix E")
-    """The norm of a block's gradient, over all of its parameters."""
+    """Norm of a block's gradient, over all of its parameters."""
     subtract_clean: bool = paper(True, "appendix E")
-    """Whether the mean gradient of as many clean examples is subtracted first."""
+    """Subtract the mean gradient of an equal number of clean examples first."""
     divide_frozen: bool = paper(True, "appendix E")
-    """Whether the norm is divided by that of θ_F."""
+    """Divide the norm by that of the frozen model, θ_F."""
     interval_groups: int = ours(8, ge=0)
-    """Number of groups of examples that are left out in turn for the intervals; 0: no intervals."""
+    """Number of groups of examples left out in turn for the intervals; 0: no intervals."""
 
     def run(self, run: Run) -> Result:
-        """Layer weights that sum to 1, with intervals over examples."""
+        """Return layer weights that sum to 1, with intervals over examples."""
         from memloc.methods.forgetting import LabelledTexts, measure
 
         loaded = self._load(run)
@@ -82,7 +82,9 @@ class Gradients(Method):
         return MEAN[self.subtract_clean]
 
     def _load(self, run: Run) -> "dict[str, Classifier]":
-        """Under "" the memorised weights, under "frozen " those to divide by, where asked for."""
+        """Load the memorised weights, under "", and if needed those to divide by, under "frozen
+        ".
+        """
         loaded = {"": run.load("memorised")}
         if self.divide_frozen:
             loaded["frozen "] = run.load("frozen")
@@ -91,7 +93,7 @@ class Gradients(Method):
     def groups(
         self, run: Run, stack: "Stack", memory: int = MEMORY
     ) -> tuple[list[NoisyAndClean], str]:
-        """Noisy examples and as many clean ones in random groups; what to say of intervals."""
+        """Return random groups of noisy and as many clean examples, and a note on the intervals."""
         noisy, clean = run.noisy_rows, run.clean_rows
         if len(noisy) == 0 or len(clean) == 0:
             raise ScoreError(
@@ -131,12 +133,12 @@ class Gradients(Method):
         )
 
     def cost(self, sizes: Sizes) -> float:
-        """Two models, noisy examples and as many clean ones."""
+        """Return the seconds for two models on the noisy examples and as many clean ones."""
         return 4 * sizes.noisy * sizes.update
 
 
 def norms_table(norms: Norms) -> Table:
-    """One row per layer and kind; kind is e.g. `frozen noisy`: θ_F's gradient, noisy examples."""
+    """Return one row per layer and kind; `frozen noisy` is θ_F's gradient of noisy examples."""
     parts = []
     for name, values in norms.items():
         norm, _, kind = name.partition(" ")
@@ -148,13 +150,20 @@ def norms_table(norms: Norms) -> Table:
 def variant(
     details: Mapping[str, FloatArray], norm: str, subtract: bool, divide: bool
 ) -> FloatArray:
-    """Layer weights with these steps of the post-processing."""
+    """Return layer weights computed with some steps of the post-processing.
+
+    Args:
+        details: Norms of mean gradients by kind.
+        norm: L1 or L2.
+        subtract: Whether clean gradients are subtracted.
+        divide: Whether norms are divided by the frozen model's.
+    """
     frozen = details[f"{norm} frozen {MEAN[subtract]}"] if divide else None
     return post_processed(details[f"{norm} {MEAN[subtract]}"], frozen)
 
 
 def post_processed(norms: FloatArray, frozen: FloatArray | None) -> FloatArray:
-    """Norms (..., layers), divided by those of the frozen model if given, scaled to sum 1."""
+    """Return norms (..., layers), divided by the frozen model's if given, scaled to sum 1."""
     weights = norms if frozen is None else relative_to_frozen(norms, frozen)
     total = weights.sum(axis=-1, keepdims=True)
     if not (np.isfinite(total) & (total > 0)).all():
@@ -163,7 +172,8 @@ def post_processed(norms: FloatArray, frozen: FloatArray | None) -> FloatArray:
 
 
 def jackknife(estimate: FloatArray, left_out: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Ends of the interval of `estimate` (...); `left_out` (G, ...) is it without each group.
+    """Return the ends of the interval of `estimate` (...); `left_out` (G, ...) lacks one group
+    each.
 
     SE² = (G - 1) / G · Σ (value without g - their mean)²; the interval is estimate ± t · SE, where
     t is Student's with G - 1 degrees of freedom, as groups are few. NaN without groups.

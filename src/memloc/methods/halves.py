@@ -1,9 +1,9 @@
-"""Models trained on random halves of labelled texts: what does each say of every example?
+"""Trains models on random halves of labelled texts and collects their predictions for all examples.
 
-What a model says of examples that it was not trained on is generalisation; the difference to models
-that were is counterfactual memorisation. What each model says is kept in a file, and made again
-only where its data, weights or settings are others. The analysis `generalisation` and `memloc find`
-share all this.
+Predictions for examples that a model was not trained on measure generalisation; their difference to
+the predictions of models that were is counterfactual memorisation. The predictions of each model
+are stored, and computed again only if its data, weights or settings change. The analysis
+`generalisation` and `memloc find` share all of this.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ _REPORT = packaged(__file__)
 
 
 class Generalisation(Method):
-    """The share of labels that models predict without having seen them; section 5, footnote 8."""
+    """Share of labels that models predict without having seen them; section 5, footnote 8."""
 
     name = "generalisation"
     labels_only = "it trains classifiers on halves of the labels"
@@ -51,17 +51,19 @@ class Generalisation(Method):
     version = 2
 
     models: int = paper(30, "§5, footnote 8", ge=2)
-    """Number of models that are trained on half of the data."""
+    """Number of models, each trained on half of the data."""
     share: float = paper(0.5, "§5, footnote 8", gt=0, lt=1)
     """Share of the training examples that each model sees."""
     epochs: int = published(10, ge=1)
-    """Passes over that half."""
+    """Passes over the half that a model sees."""
     learning_rate: float = published(3e-5, gt=0)
-    """Peak of the schedule."""
+    """Peak learning rate of the schedule."""
 
     @classmethod
     def told(cls, found: Result) -> str:
-        """Say how many labels models predict that were not trained on them."""
+        """Return a sentence on how many labels are predicted by models that were not trained on
+        them.
+        """
         return str(_REPORT["sentence"].format(**found["summary"].iloc[0]))
 
     @classmethod
@@ -70,38 +72,38 @@ class Generalisation(Method):
         return views.halves_picture(found["examples"])
 
     def run(self, run: Run) -> Result:
-        """The score, and for every example what models with and without it say."""
+        """Return the score, and for every example the predictions of models with and without it."""
         labels = run.noisy.assigned
-        found = half_models(pool_of(run, self), self.models)
-        examples = examples_table(found, labels)
+        halves = half_models(pool_of(run, self), self.models)
+        examples = examples_table(halves, labels)
         examples.insert(1, "is_noisy", run.noisy.is_noisy)
         sizes = run.task.n_classes, self.models
         tables = {
             "summary": summary(examples, labels, *sizes, validation_score(run)),
             "examples": examples,
-            "models": _models_table(found, labels),
+            "models": _models_table(halves, labels),
         }
         about = {"level": LEVEL, "resamples": RESAMPLES, "remarks": _remarks(examples)}
         return Result(self.name, tables, about)
 
     def training(self, usual: FineTuneSettings) -> FineTuneSettings:
-        """Fine-tuning as usual, with this method's rate and epochs."""
+        """Return the settings of fine-tuning with this method's rate and epochs."""
         return usual.replace({"learning_rate": self.learning_rate, "epochs": self.epochs})
 
     def cost(self, sizes: Sizes) -> float:
-        """Every model learns its half and looks at all examples."""
+        """Return the seconds for training every model on its half and predicting all examples."""
         learnt = self.epochs * self.share * sizes.examples * sizes.update
         return self.models * (learnt + sizes.examples * sizes.predict)
 
 
 @dataclass(frozen=True)
 class Half:
-    """The answers of one model to every example."""
+    """One model's predictions for every example."""
 
     trained: BoolArray
-    """(examples,): whether it was trained on it."""
+    """(examples,): whether the model was trained on the example."""
     logits: NDArray[np.float32]
-    """(examples, classes)."""
+    """(examples, classes): logits of the model."""
 
     @property
     def chances(self) -> FloatArray:
@@ -111,44 +113,48 @@ class Half:
         return np.asarray(softmax(self.logits.astype(np.float64), axis=1))
 
     def right(self, labels: IntArray) -> BoolArray:
-        """(examples,): whether these labels are what it predicts."""
+        """(examples,): whether the model predicts these labels."""
         return np.asarray(self.logits.argmax(1) == labels)
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Labelled texts, the weights that every model starts from, and how it learns its half."""
+    """Labelled texts, the weights that every model starts from, and the settings of training."""
 
     name: str
     examples: Examples
-    """With the labels that are learnt."""
+    """Examples with the labels that are learnt."""
     label_names: tuple[str, ...]
     load: "Callable[[int], Classifier]"
-    """The pre-trained weights with a new head from a seed."""
+    """Function that loads the pre-trained weights with a new head from a seed."""
     weights_hash: str
     training: FineTuneSettings
     max_tokens: int
     share: float
     seed: int
     folder: Path
-    """Where finished models are kept."""
+    """Folder in which finished models are kept."""
     device: str = "auto"
 
     @cached_property
     def groups(self) -> IntArray:
-        """The number of each example's text, from 0: copies of a text have the same."""
+        """Number of each example's text, from 0; copies of a text share one number."""
         first: dict[tuple[str, ...], int] = {}
         return np.array([first.setdefault(p, len(first)) for p in self.examples.parts], np.int64)
 
     def rows(self, model: int) -> IntArray:
-        """The examples that a model (from 1) is trained on; copies of a text stay in one half."""
+        """Return the examples that a model (from 1) is trained on; copies of a text stay in one
+        half.
+        """
         n_texts = int(self.groups.max()) + 1
         return np.flatnonzero(
             np.isin(self.groups, trained_half(n_texts, self.share, self.seed, model))
         )
 
     def start(self, seed: int) -> "Classifier":
-        """The weights that a model starts from, with an adapter if it learns with one."""
+        """Return the weights that a model starts from, with an adapter if the settings ask for
+        one.
+        """
         from memloc.model.adapters import with_adapter
 
         started = with_adapter(self.load(seed), self.training, seed)
@@ -156,12 +162,12 @@ class Pool:
         return started
 
     def updates(self, model: int) -> int:
-        """How many updates a model needs."""
+        """Return the number of updates of a model's training."""
         return self.training.epochs * -(-len(self.rows(model)) // self.training.batch_size)
 
     @cached_property
     def key(self) -> str:
-        """The key of what models say: neither their number nor their order counts."""
+        """Cache key of the models' predictions; it does not depend on their number or order."""
         decided_by = {
             "share": self.share,
             "finetune": self.training.model_dump(mode="json", exclude=_NOT_DECIDING),
@@ -175,7 +181,7 @@ _NOT_DECIDING = {name.split(".")[-1] for name in (*NOT_DECIDING, *MEMORISED_ONLY
 
 
 def pool_of(run: Run, method: Generalisation) -> Pool:
-    """The training texts of a run with their assigned labels."""
+    """Return the training texts of a run with their assigned labels."""
     adopted = run.status.adopted.get("pretrained")
     return Pool(
         name=run.name,
@@ -193,30 +199,39 @@ def pool_of(run: Run, method: Generalisation) -> Pool:
 
 
 def trained_half(n: int, share: float, seed: int, model: int) -> IntArray:
-    """Which of `n` texts a model (from 1) is trained on."""
+    """Return which of `n` texts a model is trained on.
+
+    Args:
+        n: Number of texts.
+        share: Share of the texts that the model sees.
+        seed: Seed of the run.
+        model: Number of the model, from 1.
+    """
     order = generator(seed, "generalisation", "half", model).permutation(n)
     return np.sort(order[: min(n - 1, max(1, round(share * n)))])
 
 
 def half_models(pool: Pool, models: int) -> list[Half]:
-    """Return what this many models say: kept answers are read, missing models are trained."""
-    found = kept_halves(pool, models)
-    missing = [model for model in range(1, models + 1) if model not in found]
+    """Return the predictions of this many models: stored ones are read, missing models are
+    trained.
+    """
+    halves = kept_halves(pool, models)
+    missing = [model for model in range(1, models + 1) if model not in halves]
     if missing:
         total = sum(pool.updates(model) for model in missing)
         with track(f"{pool.name} · models on halves", total) as advance:
-            found |= train_halves(pool, missing, advance)
-    return [found[model] for model in range(1, models + 1)]
+            halves |= train_halves(pool, missing, advance)
+    return [halves[model] for model in range(1, models + 1)]
 
 
 def kept_halves(pool: Pool, models: int) -> dict[int, Half]:
-    """Return what is kept of this many models, by number from 1."""
-    found: dict[int, Half] = {}
+    """Return the stored predictions of models, by number from 1, up to this many models."""
+    halves: dict[int, Half] = {}
     for model in range(1, models + 1):
-        if model not in found:
+        if model not in halves:
             kept = recall(paths.kept_models(pool.folder, model), pool.key, ARRAYS)
-            found |= {} if kept is None else _halves(kept)
-    return {model: half for model, half in found.items() if model <= models}
+            halves |= {} if kept is None else _halves(kept)
+    return {model: half for model, half in halves.items() if model <= models}
 
 
 def _halves(kept: Arrays) -> dict[int, Half]:
@@ -227,7 +242,7 @@ def _halves(kept: Arrays) -> dict[int, Half]:
 def train_halves(
     pool: Pool, models: Sequence[int], advance: Advance = lambda _steps: None
 ) -> dict[int, Half]:
-    """Train models (from 1) on their halves, keep what they say and return it."""
+    """Train models (numbered from 1) on their halves; store and return their predictions."""
     from memloc.engine.fit import fit
     from memloc.engine.learner import Learner, Part, Watch
     from memloc.model.predict import encode_for
@@ -240,24 +255,24 @@ def train_halves(
     texts = encode_for(pool.start(pool.seed), pool.examples, pool.max_tokens)
     every = np.arange(len(texts))
     learners = [learner(model) for model in models]
-    found: dict[int, Half] = {}
+    halves: dict[int, Half] = {}
     for ready in fit(learners, texts, pool.training, watch=Watch(advance), ask=every):
         numbers = [int(trained.name) for trained in ready]
-        made = {
+        arrays = {
             "models": np.array(numbers),
             "trained": np.stack([np.isin(every, pool.rows(model)) for model in numbers]),
             "logits": np.stack([trained.logits for trained in ready]),
         }
         # What was trained in one pass is kept in one file: nothing depends on interruptions.
-        ARRAYS.write(paths.kept_models(pool.folder, numbers[0]), made, pool.key)
-        found |= _halves(made)
-    return found
+        ARRAYS.write(paths.kept_models(pool.folder, numbers[0]), arrays, pool.key)
+        halves |= _halves(arrays)
+    return halves
 
 
 def examples_table(halves: Sequence[Half], labels: IntArray) -> Table:
-    """One row per example: mean probability of its label with and without training on it.
+    """Return one row per example: mean probability of its label with and without training on it.
 
-    NaN where no model is of that kind.
+    A value is NaN if no model is of that kind.
     """
     every, count = np.arange(len(labels)), np.sum([half.trained for half in halves], axis=0)
     with_it = mean_chances(halves, trained=True)[every, labels]
@@ -275,9 +290,10 @@ def examples_table(halves: Sequence[Half], labels: IntArray) -> Table:
 
 
 def mean_chances(halves: Sequence[Half], *, trained: bool) -> FloatArray:
-    """(examples, classes): mean probabilities by models that were trained on it, or held it out.
+    """Return (examples, classes): mean probabilities by models trained on an example, or without
+    it.
 
-    NaN where there are none. One model after the other, as all of them at once take memory.
+    They are NaN where there is no such model. Models are added one by one to save memory.
     """
     total, count = np.zeros(halves[0].logits.shape), np.zeros((len(halves[0].trained), 1))
     for half in halves:
@@ -290,10 +306,17 @@ def mean_chances(halves: Sequence[Half], *, trained: bool) -> FloatArray:
 def summary(
     examples: Table, assigned: IntArray, n_classes: int, models: int, validation: float
 ) -> Table:
-    """One row: the shares of all and of clean examples that generalise, with intervals.
+    """Return one row: the shares of all and of clean examples that generalise, with intervals.
 
     `majority` is the score of always predicting the most frequent of the `assigned` labels, and
-    `normalised` what is left of the score above it: (score - majority) / (1 - majority).
+    `normalised` is the score relative to it: (score - majority) / (1 - majority).
+
+    Args:
+        examples: Table of `examples_table`.
+        assigned: Assigned labels.
+        n_classes: Number of classes.
+        models: Number of models.
+        validation: Score on validation data.
     """
     clean = examples[~examples["is_noisy"]]
     every, only_clean = (generalised(part, n_classes) for part in (examples, clean))
@@ -315,9 +338,9 @@ def summary(
 
 
 def generalised(examples: Table, n_classes: int) -> Interval:
-    """Share of examples whose mean held-out probability exceeds 1 / `n_classes`.
+    """Return the share of examples whose mean held-out probability exceeds 1 / `n_classes`.
 
-    Examples that no model held out do not count.
+    Examples that every model was trained on do not count.
     """
     held_out = examples["held_out"].dropna().to_numpy(np.float64)
     above = (held_out > 1 / n_classes).astype(np.float64)
@@ -328,7 +351,9 @@ def generalised(examples: Table, n_classes: int) -> Interval:
 
 
 def validation_score(run: Run) -> float:
-    """(accuracy - chance) / (1 - chance) of the final weights on unseen data; NaN without any."""
+    """Return (accuracy - chance) / (1 - chance) of the final weights on unseen data; NaN without
+    any.
+    """
     chance = 1 / run.task.n_classes
     accuracy = at_the_end(run.training(), "noisy", "validation_accuracy")
     return (accuracy - chance) / (1 - chance)
@@ -348,5 +373,5 @@ def _models_table(halves: Sequence[Half], labels: IntArray) -> Table:
 
 def _remarks(examples: Table) -> list[str]:
     never = counted(int(examples["held_out"].isna().sum()), "example")
-    said = f"Not counted, as every model was trained on them: {never}."
-    return [said] if examples["held_out"].isna().any() else []
+    sentence = f"Not counted, as every model was trained on them: {never}."
+    return [sentence] if examples["held_out"].isna().any() else []

@@ -1,8 +1,8 @@
 """Label probes: from which layer on can the assigned label be read better than the original one?
 
-One probe learns the assigned labels, one the original ones, one the original labels dealt out anew
-(chance). Each is tested on test examples of its own split, noisy and clean ones apart. Chance may
-also be the F1 of the labels dealt out anew themselves, without a probe.
+One probe learns the assigned labels, one the original ones, one the original labels shuffled
+(chance). Each is tested on test examples of its own split, noisy and clean ones separately. Chance
+may also be the F1 of the shuffled labels themselves, without a probe.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _REPORT = packaged(__file__)
 CURVES = (("noisy", "assigned"), ("noisy", "original"), ("clean", "original"))
-"""Which examples are asked for which labels."""
+"""Curves of F1: the examples that are tested, and the labels that they are asked for."""
 NOISY_ASSIGNED, NOISY_ORIGINAL, CLEAN = range(len(CURVES))
 UNLEARNT = (
     "The label probes did not learn: F1 of clean examples is not above chance in most layers."
@@ -37,7 +37,7 @@ UNLEARNT = (
 
 
 class LabelProbes(Method, ProbeSettings):
-    """F1 by layer of assigned and original labels, and the events that they make; section 5."""
+    """F1 of assigned and original labels by layer, and the events they define; section 5."""
 
     name = "label_probes"
     labels_only = "texts have no labels to probe for"
@@ -50,15 +50,17 @@ class LabelProbes(Method, ProbeSettings):
     }
 
     margin: float = paper(0.10, "§5", gt=0, lt=1)
-    """F1 of assigned labels exceeds F1 of original ones by this: memorisation » generalisation."""
+    """Margin by which F1 of assigned labels exceeds F1 of original ones: memorisation »
+    generalisation.
+    """
     share: float = paper(0.9, "§5", gt=0, lt=1)
-    """Share of the best F1 above chance, on clean examples, that makes the 90 % event."""
+    """Share of the best F1 above chance, on clean examples, that defines the 90 % event."""
     first_layer: int = ours(1, ge=0, le=1)
-    """The first layer that can have an event; 0 is the input of the first block."""
+    """First layer that can have an event; 0 is the input of the first block."""
     chance: Literal["probes of shuffled labels", "shuffled labels"] = ours(
         "probes of shuffled labels"
     )
-    """Whose F1 is chance: that of probes that learnt shuffled labels, or of these labels alone."""
+    """Source of the F1 by chance: probes that learnt shuffled labels, or these labels alone."""
 
     @classmethod
     def picture(cls, found: Result) -> str:
@@ -66,7 +68,7 @@ class LabelProbes(Method, ProbeSettings):
         return views.probes_picture(found["layers"], _REPORT["words"]["what"])
 
     def run(self, run: Run) -> Result:
-        """The tables `layers`, `events` and `seeds`."""
+        """Return the tables `layers`, `events` and `seeds`."""
         from memloc.methods.probes import alike_remarks
 
         self.check(run)
@@ -79,18 +81,20 @@ class LabelProbes(Method, ProbeSettings):
         tables = f1_tables(resampled(means, len(is_noisy), rng), self)
         once = np.ones((1, len(is_noisy)), dtype=np.int64)
         by_seed = weighted_f1(probes, is_noisy, once, n_classes)[0]
-        said = _remarks(by_seed)
+        remarks = _remarks(by_seed)
         if not self.standardise:
-            said += alike_remarks(run.vectors("final", self.last_layer), self.name)
-        about = {"level": LEVEL, "resamples": RESAMPLES, "remarks": said}
+            remarks += alike_remarks(run.vectors("final", self.last_layer), self.name)
+        about = {"level": LEVEL, "resamples": RESAMPLES, "remarks": remarks}
         return Result(self.name, {**tables, "seeds": _seeds_table(by_seed, self.seeds)}, about)
 
     def check(self, run: Run) -> None:
-        """Refuse data whose labels before noise are not known."""
+        """Refuse data whose labels before noise are unknown."""
         check_labels(run.task, run.noisy)
 
     def _trained(self, run: Run) -> "dict[str, Probes]":
-        """The probes by what they learnt; `chance` learnt shuffled labels, or is these labels."""
+        """Return the probes by the labels they learnt; `chance` learnt shuffled labels, or is these
+        labels.
+        """
         from memloc.methods.probes import Target, shuffled, train_probes
 
         dealt = shuffled(run.noisy.original, self.seeds)
@@ -102,14 +106,16 @@ class LabelProbes(Method, ProbeSettings):
         vectors = run.vectors("final", self.last_layer)
         probes = train_probes(vectors, targets, self, run.device)
         if untrained:
-            own = probes["original"]
-            said = np.take_along_axis(dealt, own.rows, axis=1)
-            predicted = np.broadcast_to(said, own.predicted.shape)
-            probes["chance"] = replace(own, predicted=predicted)
+            original = probes["original"]
+            shuffled_labels = np.take_along_axis(dealt, original.rows, axis=1)
+            predicted = np.broadcast_to(shuffled_labels, original.predicted.shape)
+            probes["chance"] = replace(original, predicted=predicted)
         return probes
 
     def cost(self, sizes: Sizes) -> float:
-        """Three times the probes of all layers, and the vectors of one model."""
+        """Return the seconds for three times the probes of all layers and the vectors of one
+        model.
+        """
         probes = self.epochs * sizes.examples * sizes.probe
         return 3 * probes + sizes.examples * sizes.predict
 
@@ -117,30 +123,40 @@ class LabelProbes(Method, ProbeSettings):
 def weighted_f1(
     probes: Mapping[str, "Probes"], is_noisy: BoolArray, counts: IntArray, n_classes: int
 ) -> FloatArray:
-    """F1 of the test examples when example i is there `counts[:, i]` times, (draws, examples).
+    """Return the F1 of test examples when each is drawn `counts` (draws, examples) times.
 
-    (draws, curves, 2, layers 0..L, probe seeds): of `CURVES`, F1 and that of shuffled labels; NaN
-    where a seed has no such test example.
+    The result is (draws, curves, 2, layers 0..L, probe seeds): for each of `CURVES`, F1 and the F1
+    of shuffled labels; NaN where a seed has no such test example.
+
+    Args:
+        probes: Probes by the labels that they learnt.
+        is_noisy: Whether each example is noisy.
+        counts: How often each example is drawn.
+        n_classes: Number of classes.
     """
     from memloc.methods.probes import drawn_f1
 
-    found = []
+    by_curve = []
     for examples, labels in CURVES:
         drawn = (counts * (is_noisy if examples == "noisy" else ~is_noisy)).astype(np.float64)
         both = probes[labels], probes["chance"]
-        found.append(np.stack([drawn_f1(each, drawn, range(n_classes)) for each in both], axis=1))
-    return np.stack(found, axis=1)
+        by_curve.append(
+            np.stack([drawn_f1(each, drawn, range(n_classes)) for each in both], axis=1)
+        )
+    return np.stack(by_curve, axis=1)
 
 
 def mean_over_seeds(f1: FloatArray) -> FloatArray:
-    """Mean over the last axis, of the probe seeds that have such test examples."""
-    there = ~np.isnan(f1)
-    count = there.sum(-1)
+    """Return the mean over the last axis, of the probe seeds that have such test examples."""
+    known = ~np.isnan(f1)
+    count = known.sum(-1)
     return np.asarray(np.nan_to_num(f1).sum(-1) / np.where(count > 0, count, np.nan))
 
 
 def f1_tables(found: FloatArray, settings: LabelProbes) -> dict[str, Table]:
-    """The tables `layers` and `events`; `found` (1 + draws, curves, 2, 0..L): row 0 is the data."""
+    """Return the tables `layers` and `events` of F1 (1 + draws, curves, 2, 0..L); row 0 is the
+    data.
+    """
     parts: list[dict[str, Any]] = []
     for place, (examples, labels) in enumerate(CURVES):
         (f1, chance), drawn = found[0, place], found[1:, place, 0]
@@ -163,19 +179,21 @@ def f1_tables(found: FloatArray, settings: LabelProbes) -> dict[str, Table]:
 
 
 def memorisation(found: FloatArray, settings: LabelProbes) -> BoolArray:
-    """Layers where, on noisy examples, F1 of assigned labels exceeds that of original ones.
+    """Return the layers where, on noisy examples, F1 of assigned labels exceeds that of original
+    ones.
 
-    The layers are those in which events are sought: `first_layer`..L, also in `ninety`.
+    They are layers in which events are sought: `first_layer`..L, as in `ninety`.
     """
     assigned, original = found[:, NOISY_ASSIGNED, 0], found[:, NOISY_ORIGINAL, 0]
     return np.asarray(assigned > original + settings.margin)[:, settings.first_layer :]
 
 
 def ninety(found: FloatArray, settings: LabelProbes) -> BoolArray:
-    """Layers where F1 on clean examples has come so far from chance to its best.
+    """Return the layers where F1 on clean examples reaches the set share of the way from chance to
+    best.
 
-    Chance is the mean over layers, which shuffled labels do not know; where the best is not above
-    it, that is never.
+    Chance is the mean over layers, as shuffled labels do not depend on layers. If the best F1 is
+    not above chance, no layer qualifies.
     """
     f1 = found[:, CLEAN, 0, settings.first_layer :]
     chance = found[:, CLEAN, 1].mean(1, keepdims=True)
@@ -194,10 +212,10 @@ def _seeds_table(by_seed: FloatArray, seeds: tuple[int, ...]) -> Table:
 
 
 def _remarks(by_seed: FloatArray) -> list[str]:
-    said = []
+    remarks = []
     without = np.isnan(by_seed[NOISY_ASSIGNED, 0, 0])
     if without.any():
         seeds = counted(len(without), "probe seed")
-        said.append(f"No noisy example to test on: {without.sum()} of {seeds}.")
+        remarks.append(f"No noisy example to test on: {without.sum()} of {seeds}.")
     f1, chance = mean_over_seeds(by_seed[CLEAN])[:, 1:]
-    return [*said, UNLEARNT] if (f1 <= chance).mean() > 0.5 else said
+    return [*remarks, UNLEARNT] if (f1 <= chance).mean() > 0.5 else remarks

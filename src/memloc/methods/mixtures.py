@@ -1,13 +1,13 @@
-"""Mixtures of two models: some units of the one, the others of the other.
+"""Mixtures of two models: some units from one, the rest from the other.
 
 A unit is a named group of block parameters: a layer, its attention or its MLP, or a group that a
-user names. The mixtures that are wanted are a tree: at each layer a state goes on in every variant
-of the layer that is asked for, where the variants differ in which of the layer's units are the
-donor's. The tree is walked depth first, some states at a time, so that no layer runs twice on the
-same state and little is held at once. All windows of twelve layers need 376 layers per text, all
-subsets 8,190. Texts of one length share a batch, so they are read at one position, and the last
-layer runs there alone where the model allows it. At the end of each branch the outcome is counted,
-so that logits are never kept.
+user names. The requested mixtures form a tree: at each layer, a state continues in every requested
+variant of the layer, where variants differ in which of the layer's units are the donor's. The tree
+is walked depth first, several states at a time, so that no layer runs twice on the same state and
+little memory is used. All windows of twelve layers need 376 layers per text, all subsets 8,190.
+Texts of equal length share a batch, so they are read at one position, and the last layer runs there
+alone where the model allows it. The outcome is counted at the end of each branch, so that logits
+are never stored.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,74 +33,86 @@ from memloc.run.folder import Run
 from memloc.stats.subsets import beginnings
 
 MEMORY = 2**30
-"""Bytes of states that are held at most, besides the weights (or what one text needs)."""
+"""Largest number of bytes of states held, besides the weights (at least one text's states)."""
 CALL_TOKENS = 1024
-"""Most tokens that a block is called with (or one text): enough to keep a core busy (measured)."""
+"""Largest number of tokens in a call of a block (or one text): enough to keep a core busy
+(measured).
+"""
 BATCH_TOKENS = 512
-"""Most tokens of a batch (or one text): its mixtures make many more of them."""
+"""Largest number of tokens in a batch (or one text), which its mixtures multiply."""
 MOST_HELD = 128
-"""States that are continued at once: more would not make calls any fuller."""
+"""Largest number of states continued at once: more would not make calls any fuller."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The values that are counted for each example in each mixture."""
+    """Values that are counted for each example in each mixture."""
 
     names: tuple[str, ...]
     """Names of the values, in the order in which `count` returns them."""
     count: Callable[[Tensor, Tensor], Tensor]
-    """From what the head gives for some mixtures (mixtures, texts, classes) and the labels
-    (texts,), the values (values, mixtures, texts). The first is the share that is lost. Of a
-    language model, logits and tokens have another axis, that of the places in a continuation."""
+    """Function that turns the head's output for some mixtures into the outcome's values.
+
+    It gets the output (mixtures, texts, classes) and the labels (texts,), and returns (values,
+    mixtures, texts), the share that is lost first. For a language model, output and tokens have one
+    more axis, the position in a continuation.
+    """
     weigh_by: int = 0
-    """The value by which units are weighed: what is undone is always told by the first one."""
+    """Index of the value by which units are weighed; what is undone is always counted by the
+    first.
+    """
 
 
 def _lost_and_margin(logits: Tensor, labels: Tensor) -> Tensor:
-    """Whether each label is lost, and its logit minus the largest other one."""
+    """Return whether each label is lost, and its logit minus the largest other one."""
     place = labels.expand(logits.shape[:-1])[..., None]
     margin = logits.gather(-1, place)[..., 0] - logits.scatter(-1, place, -torch.inf).amax(-1)
     return torch.stack([(logits.argmax(-1) != labels).to(logits.dtype), margin])
 
 
 LABELS = Outcome(("labels", "margin"), _lost_and_margin)
-"""Labels of a classifier: whether each is lost, and its margin."""
+"""Outcome for a classifier: whether each label is lost, and its margin."""
 
 
 def _lost_and_log_probability(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Share of the tokens that are lost, and their mean log-probability; -1 does not count.
+    """Return the share of tokens that are lost, and their mean log-probability; -1 does not count.
 
-    Where no token counts, there is nothing that could be kept: all is lost in every mixture.
+    Where no token counts, nothing could be kept, so all is lost in every mixture.
     """
     counts = tokens >= 0
     n = counts.sum(-1).clamp_min(1)
     place = tokens.clamp_min(0).expand(logits.shape[:-1])[..., None]
     kept = (logits.argmax(-1) == tokens).sum(-1) / n
-    found = logits.log_softmax(-1).gather(-1, place)[..., 0]
-    return torch.stack([1 - kept, (found * counts).sum(-1) / n])
+    log_probability = logits.log_softmax(-1).gather(-1, place)[..., 0]
+    return torch.stack([1 - kept, (log_probability * counts).sum(-1) / n])
 
 
 TOKENS = Outcome(("tokens", "log-probability"), _lost_and_log_probability, weigh_by=1)
-"""Continuations of a language model. A continuation needs each of its tokens, so token by token
-many layers seem to hold it; log-probability tells layers apart, and misleads where nothing is
-lost. What is undone is therefore counted in tokens and weighed by log-probability."""
+"""Outcome for a language model: lost tokens and log-probability.
+
+A continuation needs each of its tokens, so by tokens alone many layers seem to hold it;
+log-probability tells layers apart, but misleads where nothing is lost. What is undone is therefore
+counted in tokens and weighed by log-probability.
+"""
 LOGITS = 2**24
-"""Most numbers that the head of a language model returns at once."""
+"""Largest number of logits that the head of a language model returns at once."""
 
 
 def goals_of(run: Run, final: Stack, encoded: Encoded) -> IntArray:
-    """Return the label of each text; of continuations the tokens that the final model says.
+    """Return the label of each text; for continuations, the tokens that the final model predicts.
 
-    Those are (texts, longest continuation), and -1 for tokens that it does not say.
+    Tokens are (texts, longest continuation), with -1 for tokens that it does not predict.
     """
     if not run.task.is_texts:
         return run.noisy.assigned
-    said = continued(final, encoded)
-    return np.where(said.is_said, said.tokens, -1)
+    predictions = continued(final, encoded)
+    return np.where(predictions.is_said, predictions.tokens, -1)
 
 
 def final_with(run: Run, layers: Iterable[int], weights: str) -> Classifier:
-    """The run's final weights with these layers (from 0) taken from its other weights."""
+    """Return the run's final model with these layers (from 0) taken from other weights of the
+    run.
+    """
     final, other = run.load("final"), run.load(weights)
     for layer in layers:
         final.stack.blocks[layer].load_state_dict(other.stack.blocks[layer].state_dict())
@@ -108,7 +120,7 @@ def final_with(run: Run, layers: Iterable[int], weights: str) -> Classifier:
 
 
 class Mixtures:
-    """The final model with some of its units replaced by the donor's."""
+    """The final model with some units replaced by the donor's."""
 
     def __init__(
         self,
@@ -119,7 +131,7 @@ class Mixtures:
         *,
         memory: int = MEMORY,
     ) -> None:
-        """Without `units`, layers are exchanged."""
+        """Prepare mixtures of two models; without `units`, layers are exchanged."""
         self.stacks = final, donor
         self.units = find_units(final, "layers") if units is None else units
         self.outcome = outcome
@@ -133,7 +145,7 @@ class Mixtures:
         """For each layer, its units that earlier layers have a part of: they are as they are."""
 
     def batches(self, encoded: Encoded, rows: IntArray) -> Iterator[IntArray]:
-        """Places in `rows` of texts and continuations of one length, longest first."""
+        """Yield places in `rows` of texts (and continuations) of equal length, longest first."""
         starts = np.zeros_like(encoded.lengths) if encoded.starts is None else encoded.starts
         sizes = np.stack([encoded.lengths, starts], axis=1)[rows]
         final = self.stacks[0]
@@ -146,20 +158,20 @@ class Mixtures:
 
     @property
     def most_grown(self) -> int:
-        """States that one state can become on its way, if it is continued one at a time."""
+        """Number of states that one state can become on its way, if continued one at a time."""
         return sum(len(variants) for variants in self.variants)
 
     @property
     def is_streamed(self) -> bool:
-        """Whether blocks are read from disk."""
+        """Return whether blocks are read from disk."""
         return bytes_read(self.stacks[0].blocks[0]) > 0
 
     def most_held(self, state_bytes: int) -> int:
-        """States of a batch that are continued at once, where one has so many bytes."""
+        """Return how many states of this size are continued at once."""
         return max(1, self.memory // (self.most_grown * state_bytes))
 
     def bytes_read(self, encoded: Encoded, rows: IntArray, subsets: Sequence[int]) -> int:
-        """About how many bytes are read from disk for a batch, which are none of whole models."""
+        """Return about how many bytes a batch reads from disk; 0 for models held in memory."""
         final = self.stacks[0]
         numbers = len(rows) * int(encoded.lengths[rows[0]]) * final.width
         held = self.most_held(4 * numbers)
@@ -172,13 +184,13 @@ class Mixtures:
     def values(
         self, encoded: Encoded, rows: IntArray, labels: IntArray, subsets: Sequence[int]
     ) -> Tensor:
-        """Return the outcome (values, texts, subsets) for texts of one length.
+        """Return the outcome (values, texts, subsets) for texts of equal length.
 
         Args:
-            encoded: all texts.
-            rows: places of the texts to use.
-            labels: the labels of these texts, or the tokens of their continuations.
-            subsets: numbers whose bits say which units are the donor's.
+            encoded: All texts.
+            rows: Rows of the texts to use.
+            labels: Labels of these texts, or the tokens of their continuations.
+            subsets: Numbers whose bits say which units are the donor's.
         """
         final, donor = self.stacks
         if encoded.starts is not None:
@@ -193,7 +205,7 @@ class Mixtures:
 
 @dataclass(frozen=True)
 class _Tree:
-    """The subsets that are wanted: how they begin, and where the values of each belong."""
+    """Requested subsets: how they begin, and where the values of each belong."""
 
     wanted: list[set[int]]
     places: dict[int, int]
@@ -205,48 +217,48 @@ def _tree(met: tuple[int, ...], subsets: range | tuple[int, ...]) -> _Tree:
 
 
 def _variants(final: Stack, donor: Stack, units: Units, layer: int) -> dict[int, Stack]:
-    """A layer in every mixture of its units, by the bits of those that are the donor's.
+    """Return a layer in every mixture of its units, by the bits of the donor's units.
 
-    Each is a stack with the final model's other layers; only this one is ever run.
+    Each variant is a stack with the final model's other layers; only this layer is ever run.
     """
-    own = {id(p): name for name, p in final.model.named_parameters()}
-    local = {own[id(p)]: name for name, p in final.blocks[layer].named_parameters()}
+    names_by_id = {id(p): name for name, p in final.model.named_parameters()}
+    local = {names_by_id[id(p)]: name for name, p in final.blocks[layer].named_parameters()}
     parts = {
         1 << bit: [local[name] for name in names if name in local]
         for bit, names in enumerate(units.values())
     }
     parts = {bit: names for bit, names in parts.items() if names}
     blocks = final.blocks[layer], donor.blocks[layer]
-    found = {0: final, sum(parts): _with_block(final, layer, blocks[1])}
+    variants = {0: final, sum(parts): _with_block(final, layer, blocks[1])}
     for bits in _mixed(list(parts)):
         names = {name for bit, of in parts.items() if bits & bit for name in of}
-        found[bits] = _with_block(final, layer, exchanged(*blocks, names))
-    return found
+        variants[bits] = _with_block(final, layer, exchanged(*blocks, names))
+    return variants
 
 
 def _mixed(bits: list[int]) -> list[int]:
-    """All sums of some of these bits, but not of none or of all of them."""
+    """Return all sums of some of these bits, except of none and of all."""
     sums = [0]
     for bit in bits:
-        sums += [each + bit for each in sums]
+        sums += [total + bit for total in sums]
     return sums[1:-1]
 
 
 def _with_block(stack: Stack, layer: int, block: nn.Module) -> Stack:
-    found = copy(stack)
-    found.blocks = nn.ModuleList([*stack.blocks[:layer], block, *stack.blocks[layer + 1 :]])
-    return found
+    changed = copy(stack)
+    changed.blocks = nn.ModuleList([*stack.blocks[:layer], block, *stack.blocks[layer + 1 :]])
+    return changed
 
 
 @dataclass(frozen=True)
 class _Part:
-    """States (streams, texts, tokens, width) that are of these subsets so far."""
+    """States (streams, texts, tokens, width) of these subsets so far."""
 
     states: Tensor
     subsets: list[int]
 
     def cut(self, size: int) -> "Iterator[_Part]":
-        """Cut into parts of at most so many states."""
+        """Cut into parts of at most this many states."""
         for start in range(0, len(self.subsets), size):
             here = slice(start, start + size)
             yield _Part(self.states[here], self.subsets[here])
@@ -257,7 +269,7 @@ def _joined(parts: list[_Part]) -> _Part:
 
 
 class _Walk:
-    """The mixtures of one batch."""
+    """The mixtures of one batch, computed layer by layer."""
 
     def __init__(self, mixtures: Mixtures, prepared: Prepared, labels: Tensor, tree: _Tree) -> None:
         self.mixtures, self.prepared, self.labels, self.tree = mixtures, prepared, labels, tree
@@ -279,7 +291,7 @@ class _Walk:
     def go(self, parts: list[_Part], layer: int) -> None:
         """Continue parts from this layer on: one at a time, or as many as memory holds.
 
-        What a part is computed with is the same whatever else goes through a layer.
+        The numbers of a part do not depend on which other parts pass a layer with it.
         """
         grown = self._grown(parts, layer)
         if layer + 1 == len(self.mixtures.variants):
@@ -292,9 +304,11 @@ class _Walk:
             self.go(cut[start : start + self.parts_at_once], layer + 1)
 
     def _grown(self, parts: list[_Part], layer: int) -> list[_Part]:
-        """Continue parts in every variant of a layer that is wanted, each read once if streamed."""
+        """Continue parts in every requested variant of a layer; each variant is read once if
+        streamed.
+        """
         wanted, decided = self.tree.wanted[layer], self.mixtures.decided[layer]
-        found: list[list[_Part]] = [[] for _ in parts]
+        grown_parts: list[list[_Part]] = [[] for _ in parts]
         for bits, variant in self.mixtures.variants[layer].items():
             fits = [
                 [
@@ -307,16 +321,16 @@ class _Walk:
             if not any(fits):
                 continue
             with opened(variant.blocks[layer]):
-                for part, grown, places in zip(parts, found, fits, strict=True):
+                for part, grown, places in zip(parts, grown_parts, fits, strict=True):
                     if places:
                         is_all = len(places) == len(part.subsets)
                         chosen = part.states if is_all else part.states[places]
                         after = self._run(variant, layer, chosen)
                         grown.append(_Part(after, [part.subsets[i] | bits for i in places]))
-        return [_joined(found.pop(0)) for _ in parts]
+        return [_joined(grown_parts.pop(0)) for _ in parts]
 
     def _run(self, variant: Stack, layer: int, states: Tensor) -> Tensor:
-        """The states after a variant of this layer, or what the head reads of them."""
+        """Return the states after a variant of this layer, or what the head reads of them."""
         parts = []
         for start in range(0, len(states), self.at_once):
             some = states[start : start + self.at_once]

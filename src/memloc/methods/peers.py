@@ -1,7 +1,7 @@
-"""Localisers of other people's papers, per layer, to be compared on planted layers.
+"""Localisers from other papers, one weight per layer, to be compared on planted layers.
 
-They were written from the papers. Each asks how the log-probability of the noisy examples' assigned
-labels depends on a layer.
+They were written from the papers. Each measures how the log-probability of the noisy examples'
+assigned labels depends on a layer.
 """
 
 from abc import abstractmethod
@@ -14,43 +14,46 @@ from memloc.run.folder import Run
 
 
 class Peer(Method):
-    """A localiser from another paper, which runs only where it is named."""
+    """A localiser from another paper; it runs only if it is named."""
 
     by_default = False
 
     def run(self, run: Run) -> FloatArray:
-        """Return what each layer does; where none does anything, all layers weigh alike."""
-        found = np.maximum(0, self.effects(run))
-        return found if found.any() else np.ones(run.depth)
+        """Return the positive effects of the layers; if no layer has any, all layers get the same
+        weight.
+        """
+        effects = np.maximum(0, self.effects(run))
+        return effects if effects.any() else np.ones(run.depth)
 
     @abstractmethod
     def effects(self, run: Run) -> FloatArray:
-        """Return what each layer does, below 0 where it does the opposite."""
+        """Return the effect of each layer, below 0 if it has the opposite effect."""
 
 
 class ActivationPatching(Peer):
-    """States of the reference's run patched into the final model's, layer by layer.
+    """States of the reference's run patched into the final model, layer by layer.
 
-    Vig et al. 2020, Meng et al. 2022. A state carries what all layers before it did, so the weight
-    of a layer is what patching after it does more than patching before it.
+    Vig et al. 2020, Meng et al. 2022. A state carries the effect of all layers before it, so the
+    weight of a layer is the effect of patching after it minus the effect of patching before it.
     """
 
     name = "activation_patching"
     needs = ("final", "reference")
 
     def effects(self, run: Run) -> FloatArray:
-        """Return how much more the log-probability falls by patching after each layer."""
+        """Return how much further the log-probability falls by patching after each layer."""
         from memloc.methods.effects import patched
 
         return -np.diff(patched(run))
 
     def cost(self, sizes: Sizes) -> float:
-        """Return the seconds of a run of each rest of the model."""
+        """Return the seconds for running the rest of the model after each layer."""
         return sizes.depth / 2 * sizes.noisy * sizes.predict
 
 
 class MeanAblation(Peer):
-    """Mean ablation: what each layer adds is replaced by its mean over the clean examples.
+    """Mean ablation: each layer's update of the state is replaced by its mean over the clean
+    examples.
 
     Single-layer mean ablation, as in Wang et al. 2023.
     """
@@ -59,19 +62,22 @@ class MeanAblation(Peer):
     needs = ("final",)
 
     def effects(self, run: Run) -> FloatArray:
-        """Return how much the log-probability falls without each layer, relative to none."""
+        """Return how much the log-probability falls without each layer."""
         from memloc.methods.effects import ablated
 
-        found = ablated(run)
-        return np.asarray(found[0] - found[1:])
+        log_probabilities = ablated(run)
+        return np.asarray(log_probabilities[0] - log_probabilities[1:])
 
     def cost(self, sizes: Sizes) -> float:
-        """Return the seconds of the means and of a run of each rest of the model."""
+        """Return the seconds for the means and for running the rest of the model after each
+        layer.
+        """
         return (sizes.examples + sizes.depth / 2 * sizes.noisy) * sizes.predict
 
 
 class LogitLens(Peer):
-    """Logit lens: the head reads each layer's output; noisy labels become its answer somewhere.
+    """Logit lens: the head reads each layer's output, and noisy labels become its answer at some
+    layer.
 
     nostalgebraist 2020; the idea of prediction depth (Baldock et al. 2021) with the model's own
     head in place of neighbours. The weight of a layer is the rise of the log-probability.
@@ -87,28 +93,29 @@ class LogitLens(Peer):
         return np.diff(read_early(run))
 
     def cost(self, sizes: Sizes) -> float:
-        """Return the seconds of one prediction of each noisy example."""
+        """Return the seconds for one prediction of each noisy example."""
         return sizes.noisy * sizes.predict
 
 
 class IntegratedGradients(Peer):
     """Integrated gradients: all layers' outputs move from the reference's to the final model's.
 
-    Sundararajan et al. 2017: gradients are averaged along the path, and layers sum to what all of
-    them change. Moving one layer alone is activation patching, whatever the path (completeness).
+    Sundararajan et al. 2017: gradients are averaged along the path, and the layers' values sum to
+    the change by all of them. Moving one layer alone is activation patching, whatever the path
+    (completeness).
     """
 
     name = "integrated_gradients"
     needs = ("final", "reference")
 
     def effects(self, run: Run) -> FloatArray:
-        """Return what each layer adds to the log-probability on the way."""
+        """Return the contribution of each layer to the log-probability along the path."""
         from memloc.methods.blends import path_gradients
 
         return path_gradients(run)
 
     def cost(self, sizes: Sizes) -> float:
-        """Return the seconds of the gradients at each point of the path, of two models."""
+        """Return the seconds for the gradients of two models at each point of the path."""
         return 8 * sizes.noisy * (sizes.update + sizes.predict)
 
 
@@ -123,13 +130,13 @@ class LayerMasks(Peer):
     needs = ("final", "reference")
 
     def effects(self, run: Run) -> FloatArray:
-        """Return how probable it is that each layer is needed."""
+        """Return the probability that each layer is needed."""
         from memloc.methods.blends import needed_gates
 
         return needed_gates(run)
 
     def cost(self, sizes: Sizes) -> float:
-        """Return the seconds of the gates' updates, of two models."""
+        """Return the seconds for the gates' updates, with two models."""
         return 80 * sizes.noisy * (sizes.update + sizes.predict)
 
 
@@ -150,7 +157,7 @@ class FisherDistance(Peer):
         return fisher_distances(run)
 
     def cost(self, sizes: Sizes) -> float:
-        """Return the seconds of the gradients of each noisy example."""
+        """Return the seconds for the gradients of each noisy example."""
         return sizes.noisy * sizes.update
 
 

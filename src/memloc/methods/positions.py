@@ -1,7 +1,8 @@
-"""Positions between class centroids: noisy examples drift from their original class to another.
+"""Positions between class centroids: noisy examples drift from their original class to the assigned
+one.
 
-For each ordered pair of classes (a, b) the line through the centroids of their clean examples has
-a at 0 and b at 1. Noisy examples of the pair are assigned to a and were b.
+For each ordered pair of classes (a, b) the line through the centroids of their clean examples has a
+at 0 and b at 1. Noisy examples of the pair have the assigned class a and the original class b.
 """
 
 from collections import defaultdict
@@ -17,19 +18,19 @@ from memloc.data.task import NoisyLabels, Task
 from memloc.errors import DataError
 
 KINDS = ("noisy", "clean a", "clean b")
-"""Role of an example for a pair of classes."""
+"""Roles of an example for a pair of classes."""
 COINCIDE = 1e-6
-"""Centroids that are nearer than this share of the vectors' size differ by float noise only."""
+"""Share of the vectors' size; centroids that are nearer differ by float noise only."""
 MANY = 1000
 """Number of pairs above which pairs without a noisy example are left out."""
 
 
 @dataclass(frozen=True)
 class Positions:
-    """One row per example and pair; K layers, in the order of the vectors."""
+    """One row per example and pair, with K layers in the order of the vectors."""
 
     pairs: IntArray
-    """(pairs, 2): the classes a and b."""
+    """(pairs, 2): classes a and b."""
     pair: IntArray
     """(rows,): index into `pairs`."""
     example: IntArray
@@ -39,19 +40,23 @@ class Positions:
     position: FloatArray
     """(rows, K): a is 0, b is 1; NaN where there is no line."""
     separability: FloatArray
-    """(pairs, K): distance of the centroids over the typical distance of a clean example to its
-    own; NaN where either cannot be told."""
+    """(pairs, K): distance of the centroids relative to the spread of clean examples around them.
+
+    It is NaN where either is unknown.
+    """
     by_chance: FloatArray
-    """(pairs,): what two samples of these sizes from one cloud would be expected to show."""
+    """(pairs,): separability expected of two samples of these sizes from one cloud."""
     coincide: BoolArray
-    """(pairs, K): the centroids are the same point, up to float noise."""
+    """(pairs, K): whether the centroids are the same point, up to float noise."""
     n_noisy: IntArray
-    """(pairs,)."""
+    """(pairs,): number of noisy examples."""
     n_clean: IntArray
-    """(pairs, 2): clean examples of a and of b."""
+    """(pairs, 2): numbers of clean examples of a and of b."""
 
     def remarks(self, names: Sequence[str]) -> list[str]:
-        """Return what is odd about the data, a sentence each; layers as of the vectors."""
+        """Return what is unusual in the data, one sentence each; layers are those of the
+        vectors.
+        """
         every = len(names) * (len(names) - 1)
         some = (
             f"Only the {len(self.pairs):,} of {every:,} pairs of classes with a noisy example are "
@@ -65,13 +70,13 @@ class Positions:
 
 
 def check_labels(task: Task, noisy: NoisyLabels) -> None:
-    """Refuse data in which there is nothing to compare, or whose original labels are not known."""
+    """Refuse data with nothing to compare, or with unknown original labels."""
     if task.n_classes < 2:
         raise DataError(f"{task.name} has {task.n_classes} class; an analysis needs two.")
     if not noisy.is_noisy.any() or noisy.is_noisy.all():
-        found = "only noisy" if noisy.is_noisy.any() else "no noisy"
+        kinds = "only noisy" if noisy.is_noisy.any() else "no noisy"
         raise DataError(
-            f"{task.name} has {found} examples, and an analysis compares noisy and clean ones: "
+            f"{task.name} has {kinds} examples, and an analysis compares noisy and clean ones: "
             "train on data of which a share has wrong labels."
         )
     if (noisy.original < 0).any():
@@ -82,14 +87,14 @@ def check_labels(task: Task, noisy: NoisyLabels) -> None:
 
 
 def positions(vectors: NDArray[np.floating], noisy: NoisyLabels, n_classes: int) -> Positions:
-    """Positions for `vectors` (examples, K, width), all pairs and layers."""
+    """Return the positions of `vectors` (examples, K, width) for all pairs and layers."""
     n_clean = np.bincount(noisy.original[~noisy.is_noisy], minlength=n_classes)
     _check(noisy, n_clean)
     pairs = _pairs(noisy, n_classes)
     pair, example, kind = _rows(noisy, pairs)
     layers = np.moveaxis(vectors, 1, 0)
-    found = [_at_layer(layer, noisy, pairs, (pair, example)) for layer in layers]
-    place, separability, coincide = (np.stack(each, axis=1) for each in zip(*found, strict=True))
+    by_layer = [_at_layer(layer, noisy, pairs, (pair, example)) for layer in layers]
+    place, separability, coincide = (np.stack(each, axis=1) for each in zip(*by_layer, strict=True))
     sizes = n_clean[pairs]
     return Positions(
         pairs=pairs,
@@ -112,15 +117,23 @@ def shuffled_separability(
     shuffles: int,
     rng: Generator,
 ) -> FloatArray:
-    """Separability (shuffles, pairs, K) when the clean examples' labels are dealt out anew."""
+    """Return the separability (shuffles, pairs, K) when the clean examples' labels are shuffled.
+
+    Args:
+        vectors: Vectors of all examples and layers.
+        noisy: Labels before and after noise.
+        pairs: Pairs of classes.
+        shuffles: Number of shuffles.
+        rng: Generator of the shuffles.
+    """
     clean = ~noisy.is_noisy
     labels = noisy.original[clean]
     n_clean = np.bincount(labels, minlength=int(pairs.max()) + 1)
     # Examples in the order of their classes; each class has as many in every shuffle.
     orders = [np.argsort(rng.permutation(labels), kind="stable") for _ in range(shuffles)]
-    there = np.flatnonzero(n_clean)
-    starts = np.cumsum(n_clean[there]) - n_clean[there]
-    found = np.empty((shuffles, len(pairs), vectors.shape[1]))
+    occurring = np.flatnonzero(n_clean)
+    starts = np.cumsum(n_clean[occurring]) - n_clean[occurring]
+    separability = np.empty((shuffles, len(pairs), vectors.shape[1]))
     centroids = np.full((len(n_clean), vectors.shape[2]), np.nan)
     scatter = np.full(len(n_clean), np.nan)
     a, b = pairs.T
@@ -129,18 +142,22 @@ def shuffled_separability(
         points -= points.mean(0)
         squares = (points**2).sum(1)
         for row, order in enumerate(orders):
-            centroids[there] = np.add.reduceat(points[order], starts) / n_clean[there, None]
+            centroids[occurring] = np.add.reduceat(points[order], starts) / n_clean[occurring, None]
             norms = (centroids**2).sum(1)
-            scatter[there] = np.add.reduceat(squares[order], starts) - (n_clean * norms)[there]
+            scatter[occurring] = (
+                np.add.reduceat(squares[order], starts) - (n_clean * norms)[occurring]
+            )
             distance = ((centroids[a] - centroids[b]) ** 2).sum(1)
-            found[row, :, layer] = _separability(distance, scatter, pairs, n_clean)
-    return found
+            separability[row, :, layer] = _separability(distance, scatter, pairs, n_clean)
+    return separability
 
 
 def _at_layer(
     vectors: NDArray[np.floating], noisy: NoisyLabels, pairs: IntArray, rows: tuple[IntArray, ...]
 ) -> tuple[FloatArray, FloatArray, BoolArray]:
-    """Positions of rows (pair, example) in one layer, and separability and coincidence of pairs."""
+    """Return positions of rows (pair, example) in one layer, with separability and coincidence of
+    pairs.
+    """
     clean, n_classes = ~noisy.is_noisy, int(pairs.max()) + 1
     points = vectors.astype(np.float64)
     size = np.sqrt((points**2).sum(1).mean())
@@ -170,10 +187,10 @@ def _at_layer(
 def _separability(
     distance: FloatArray, scatter: FloatArray, pairs: IntArray, n_clean: IntArray
 ) -> FloatArray:
-    """Distance over the pooled standard distance of the clean examples, (pairs,).
+    """Return the distance relative to the pooled standard distance of the clean examples, (pairs,).
 
-    From squared distances of centroids (pairs,) and sums of squares (classes,); NaN where a
-    centroid is missing or no class of the pair has any spread.
+    It is computed from squared distances of centroids (pairs,) and sums of squares (classes,), and
+    NaN where a centroid is missing or no class of the pair has any spread.
     """
     a, b = pairs.T
     freedom = n_clean[a] + n_clean[b] - 2
@@ -182,13 +199,13 @@ def _separability(
 
 
 def _distances(between: FloatArray) -> FloatArray:
-    """Squared distances of all pairs (classes, classes) from their products."""
+    """Return squared distances of all pairs (classes, classes) from their inner products."""
     squares = np.diag(between)
     return np.maximum(0, squares[:, None] + squares - 2 * between)
 
 
 def _pairs(noisy: NoisyLabels, n_classes: int) -> IntArray:
-    """Return the ordered pairs of classes; of many, those with a noisy example."""
+    """Return the ordered pairs of classes; if there are many, only those with a noisy example."""
     if n_classes * (n_classes - 1) <= MANY:
         return np.array([(a, b) for a in range(n_classes) for b in range(n_classes) if a != b])
     both = np.stack([noisy.assigned, noisy.original], axis=1)
@@ -196,7 +213,9 @@ def _pairs(noisy: NoisyLabels, n_classes: int) -> IntArray:
 
 
 def _rows(noisy: NoisyLabels, pairs: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Pair, example and kind of every row: for each pair its noisy, then its clean examples."""
+    """Return pair, example and kind of every row: for each pair its noisy, then its clean
+    examples.
+    """
     clean = [
         np.flatnonzero(~noisy.is_noisy & (noisy.original == c)) for c in range(pairs.max() + 1)
     ]
@@ -224,20 +243,20 @@ def _check(noisy: NoisyLabels, n_clean: IntArray) -> None:
 
 
 def _remarks(found: Positions, index: int) -> list[str]:
-    """Return what is odd about a pair of classes."""
+    """Return what is unusual about a pair of classes."""
     n_clean, same = found.n_clean[index], found.coincide[index]
     if (n_clean == 0).any():
         return ["a class without clean examples has no centroid, so there is no line"]
     value = found.separability[index]
     weak = (value <= found.by_chance[index]) & ~same
-    said = {
+    sentences = {
         "no noisy example": found.n_noisy[index] == 0,
         "a class has one clean example, which is its own centroid": (n_clean == 1).any(),
         f"the centroids coincide at {_list(same)}": same.any(),
         f"without spread in the classes at {_list(np.isnan(value))}": np.isnan(value).any(),
         f"no further apart than by chance at {_list(weak)}": weak.any(),
     }
-    return [sentence for sentence, holds in said.items() if holds]
+    return [sentence for sentence, holds in sentences.items() if holds]
 
 
 def _list(which: BoolArray) -> str:

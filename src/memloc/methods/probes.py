@@ -1,6 +1,6 @@
 """Trains many small classifiers at once: on every layer, from every probe seed.
 
-All that is random in a probe (split, order, dropout, first weights) comes from its seed, so the
+Everything random in a probe (split, order, dropout, first weights) comes from its seed, so the
 probes of one seed differ in their layer alone, and none depends on what else is trained.
 """
 
@@ -23,9 +23,9 @@ from memloc.seeds import generator, number
 from memloc.stats.windows import layers_name
 
 ALIKE = 0.01
-"""Vectors that differ from their mean by less than this share of its length are hardly read."""
+"""Share of its length by which vectors must differ from their mean to carry signal for a probe."""
 ROWS_AT_ONCE = 64
-"""Number of rows per batch when nothing is learnt, which keeps memory small for any data."""
+"""Number of rows per batch for predictions, which keeps memory small for any data."""
 
 
 @dataclass(frozen=True)
@@ -33,31 +33,31 @@ class Target:
     """Labels that probes predict, and how the probes are scored."""
 
     labels: IntArray
-    """(examples,), or (seeds, examples) where each probe seed has its own."""
+    """(examples,), or (seeds, examples) if each probe seed has its own labels."""
     n_classes: int
     class_weights: tuple[float, ...] | None = None
-    """In the loss; `None`: all alike."""
+    """Weights of the classes in the loss; None for equal weights."""
     f1_of: int | None = None
-    """The class whose F1 counts; `None`: macro F1."""
+    """Class whose F1 is the score; None for macro F1."""
 
 
 @dataclass(frozen=True)
 class Probes:
-    """The answers of one target's probes to their test examples, each at its best epoch.
+    """Predictions of one target's probes for their test examples, each probe at its best epoch.
 
-    That is the first of those with the best F1 on validation examples; where all have 0, the last.
+    The best epoch is the first with the best F1 on validation examples; if all have 0, the last.
     """
 
     rows: IntArray
-    """(seeds, test examples): which examples they are."""
+    """(seeds, test examples): rows of the examples."""
     truth: IntArray
-    """(seeds, test examples): their labels."""
+    """(seeds, test examples): labels of the examples."""
     predicted: IntArray
-    """(layers, seeds, test examples)."""
+    """(layers, seeds, test examples): predicted labels."""
     f1: FloatArray
-    """(layers, seeds)."""
+    """(layers, seeds): F1 on the test examples."""
     best_epoch: IntArray
-    """(layers, seeds), counted from 1."""
+    """(layers, seeds): best epoch, counted from 1."""
 
 
 def train_probes(
@@ -66,7 +66,14 @@ def train_probes(
     settings: ProbeSettings,
     device: str = "cpu",
 ) -> dict[str, Probes]:
-    """Probes of every target, layer and seed for `vectors` (examples, layers, width)."""
+    """Train probes of every target, layer and seed on `vectors` (examples, layers, width).
+
+    Args:
+        vectors: Vectors of all examples and layers.
+        targets: Labels to predict, by name.
+        settings: Settings of the probes.
+        device: Device to train on.
+    """
     _check(vectors, settings)
     entering = standardised(vectors) if settings.standardise else vectors
     given = torch.from_numpy(entering).to(pick_device(device))
@@ -86,23 +93,25 @@ def train_probes(
 
 
 def standardised(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Each number of a layer's vectors with mean 0 and deviation 1 over examples; constant: 0."""
-    found = np.zeros_like(vectors)
+    """Return vectors in which each number has mean 0 and deviation 1 over examples; constants
+    become 0.
+    """
+    scaled = np.zeros_like(vectors)
     for layer in range(vectors.shape[1]):
         # A number may be a million times as large as its deviation.
         exact = vectors[:, layer].astype(np.float64)
         deviation = exact.std(0)
         varies = deviation > 1e-6 * np.abs(exact).max(0)
-        found[:, layer] = np.where(varies, exact - exact.mean(0), 0) / np.where(
+        scaled[:, layer] = np.where(varies, exact - exact.mean(0), 0) / np.where(
             varies, deviation, 1
         )
-    return found
+    return scaled
 
 
 def alike_remarks(vectors: NDArray[np.float32], name: str) -> list[str]:
-    """A remark if vectors of some layers (of 0..L) can hardly be told apart by a probe.
+    """Return a remark if a probe can hardly tell the vectors of some layers (0..L) apart.
 
-    `name` is the method whose probes they are.
+    `name` is the method that uses the probes.
     """
     layers = [layer for layer in range(1, vectors.shape[1]) if _are_alike(vectors[:, layer])]
     if not layers:
@@ -120,7 +129,9 @@ def _are_alike(vectors: NDArray[np.float32]) -> bool:
 
 
 def split_rows(n: int, shares: tuple[float, float, float], seed: int) -> list[IntArray]:
-    """Rows for training, validation and test: random, by `shares` of `n`, at least one each."""
+    """Return random rows for training, validation and test, by `shares` of `n`, at least one
+    each.
+    """
     if n < 3:
         raise DataError(f"Probes need examples to train, validate and test, found {n}.")
     order = generator(seed, "probe", "split").permutation(n)
@@ -130,23 +141,31 @@ def split_rows(n: int, shares: tuple[float, float, float], seed: int) -> list[In
 
 
 def probe_order(n: int, seed: int, epoch: int) -> IntArray:
-    """The order in which `n` training examples are seen."""
+    """Return the random order of the `n` training examples in an epoch."""
     return generator(seed, "probe", "order", epoch).permutation(n)
 
 
 def epoch_dropout(n: int, width: int, rate: float, seed: int, epoch: int) -> NDArray[np.float32]:
-    """Factors (n, width) of the inputs in that order: 0 where dropped, else 1 / (1 - rate)."""
+    """Return factors (n, width) for the inputs of an epoch: 0 where dropped, else 1 / (1 - rate).
+
+    Args:
+        n: Number of training examples, in the epoch's order.
+        width: Width of the vectors.
+        rate: Share of numbers that are dropped.
+        seed: Seed of the probe.
+        epoch: Number of the epoch.
+    """
     draws = generator(seed, "probe", "dropout", epoch).random((n, width), dtype=np.float32)
     return (draws >= rate) * np.float32(1 / (1 - rate))
 
 
 def shuffled(labels: IntArray, seeds: tuple[int, ...]) -> IntArray:
-    """The labels dealt out anew for each probe seed (seeds, examples): F1 by chance."""
+    """Return the labels shuffled for each probe seed, (seeds, examples), for F1 by chance."""
     return np.stack([generator(s, "probe", "shuffled").permutation(labels) for s in seeds])
 
 
 def f1_scores(truth: IntArray, predicted: IntArray, target: Target) -> FloatArray:
-    """F1 over the last axis; classes that neither are nor are predicted do not count in the mean.
+    """Return F1 over the last axis; classes neither true nor predicted are left out of the mean.
 
     F1 of a class is 2 * hits / (examples of it + predictions of it), 0 where there are none.
     """
@@ -160,10 +179,11 @@ def f1_scores(truth: IntArray, predicted: IntArray, target: Target) -> FloatArra
 
 
 def drawn_f1(probes: Probes, counts: NDArray[np.floating], classes: Sequence[int]) -> FloatArray:
-    """F1 (draws, layers, seeds) of test examples that are there `counts` (draws, examples) times.
+    """Return F1 (draws, layers, seeds) of test examples that occur `counts` (draws, examples)
+    times.
 
-    The mean over those of `classes` that are among them or predicted for them, as in `f1_scores`;
-    NaN where none is.
+    It is the mean over `classes` that are true or predicted for some example, as in `f1_scores`;
+    NaN where there is none.
     """
     n_layers, n_seeds, _ = probes.predicted.shape
     total, seen = np.zeros((2, len(counts), n_layers, n_seeds))
@@ -181,7 +201,7 @@ def drawn_f1(probes: Probes, counts: NDArray[np.floating], classes: Sequence[int
 def _batches(
     vectors: Tensor, train: IntArray, epoch: int, settings: ProbeSettings
 ) -> Iterator[tuple[IntArray, Tensor]]:
-    """The rows (seeds, batch) of an epoch's batches and what the probes are given there."""
+    """Yield the rows (seeds, batch) of an epoch's batches with the probes' inputs."""
     n, width, rate, seeds = train.shape[1], vectors.shape[2], settings.dropout, settings.seeds
     order = np.stack([probe_order(n, seed, epoch) for seed in seeds])
     rows = np.take_along_axis(train, order, axis=1)
@@ -192,7 +212,9 @@ def _batches(
 
 
 def _inputs(vectors: Tensor, rows: IntArray, factors: NDArray[np.float32] | None = None) -> Tensor:
-    """Vectors (seeds * layers, examples, width) of `rows` (seeds, examples), times factors."""
+    """Return vectors (seeds * layers, examples, width) of `rows` (seeds, examples), times
+    factors.
+    """
     picked = vectors[torch.from_numpy(rows).to(vectors.device)].transpose(1, 2)
     given = torch.empty(picked.shape, device=vectors.device)
     if factors is None:
@@ -203,7 +225,7 @@ def _inputs(vectors: Tensor, rows: IntArray, factors: NDArray[np.float32] | None
 
 
 class _Learner:
-    """The probes of one target while they learn, and each at its best epoch so far."""
+    """Probes of one target while they learn, with a copy of each at its best epoch so far."""
 
     def __init__(self, target: Target, vectors: Tensor, settings: ProbeSettings) -> None:
         n, n_layers, width = vectors.shape
@@ -225,7 +247,7 @@ class _Learner:
         )
 
     def update(self, rows: IntArray, inputs: Tensor) -> None:
-        """One step on a batch, whose loss is the weighted mean of its cross-entropies."""
+        """Train on one batch, whose loss is the weighted mean of its cross-entropies."""
         labels = torch.from_numpy(self._labels_of(rows)).to(inputs.device)
         labels = labels.repeat_interleave(self.vectors.shape[1], 0)
         weights = self.class_weights[labels]
@@ -233,20 +255,22 @@ class _Learner:
         self.optimiser.step()
 
     def validate(self, rows: IntArray, epoch: int) -> None:
-        """Remember the probes that are better than they ever were, the first of equals."""
+        """Keep the probes that are better than ever before; the first of equals stays."""
         f1 = f1_scores(self._labels_of(rows), self._predict(self.networks, rows), self.target)
         self._keep(f1 > self.best_f1, epoch)
         self.best_f1 = np.maximum(self.best_f1, f1)
 
     def test(self, rows: IntArray, last: int) -> Probes:
-        """Return the answers of the best epochs; without one above 0, those of the last."""
+        """Return the predictions at the best epochs; if no F1 is above 0, at the last epoch."""
         self._keep(self.best_epoch == 0, last)
         truth, predicted = self._labels_of(rows), self._predict(self.best, rows)
         f1 = f1_scores(truth, predicted, self.target)
         return Probes(rows, truth, predicted, f1, self.best_epoch)
 
     def _keep(self, which: BoolArray, epoch: int) -> None:
-        """Remember these probes (layers, seeds) as they are; networks are by seed, then layer."""
+        """Keep the current weights of these probes (layers, seeds); networks are by seed, then
+        layer.
+        """
         self.best_epoch[which] = epoch
         flat = torch.from_numpy(which.T.reshape(-1)).to(self.vectors.device)
         self.best.copy_from(self.networks, flat)
@@ -256,8 +280,10 @@ class _Learner:
 
     def _predict(self, networks: "Perceptrons", rows: IntArray) -> IntArray:
         pieces = [rows[:, i : i + ROWS_AT_ONCE] for i in range(0, rows.shape[1], ROWS_AT_ONCE)]
-        found = [networks.logits(_inputs(self.vectors, piece)).argmax(-1).cpu() for piece in pieces]
-        by_network = torch.cat(found, 1).numpy()
+        predicted = [
+            networks.logits(_inputs(self.vectors, piece)).argmax(-1).cpu() for piece in pieces
+        ]
+        by_network = torch.cat(predicted, 1).numpy()
         return by_network.reshape(len(rows), -1, rows.shape[1]).transpose(1, 0, 2)
 
 
@@ -265,8 +291,8 @@ class Perceptrons:
     """Networks of the same sizes, each a chain of linear layers with GELU in between.
 
     AdamW works number by number, so one optimiser over joined weights trains each network as if it
-    were alone. The gradient of so small a network is a few products, and writing it into the place
-    where the optimiser looks spares most of what a general backward pass costs.
+    were alone. The gradient of such a small network is a few products, and writing it directly into
+    the optimiser's memory avoids most of the cost of a general backward pass.
     """
 
     def __init__(self, weights: Sequence[Sequence[Tensor]]) -> None:
@@ -280,15 +306,15 @@ class Perceptrons:
 
     @torch.no_grad()
     def logits(self, inputs: Tensor) -> Tensor:
-        """`inputs` (networks, examples, width) to (networks, examples, classes)."""
+        """Return logits (networks, examples, classes) of inputs (networks, examples, width)."""
         return self._forward(inputs)[-1]
 
     @torch.no_grad()
     def differentiate(self, inputs: Tensor, labels: Tensor, weights: Tensor) -> None:
-        """Put the gradient of each network's loss into `flat.grad`.
+        """Write the gradient of each network's loss into `flat.grad`.
 
-        The loss is the sum of the cross-entropies under `weights`; they and `labels` are
-        (networks, examples).
+        The loss is the sum of the cross-entropies, weighted by `weights`; `weights` and `labels`
+        are (networks, examples).
         """
         *before, logits = self._forward(inputs)
         error = torch.softmax(logits, -1)
@@ -304,12 +330,12 @@ class Perceptrons:
 
     @torch.no_grad()
     def copy_from(self, other: "Perceptrons", which: Tensor) -> None:
-        """Take over the weights of the networks where `which` is true."""
+        """Copy the weights of the networks where `which` is true."""
         for mine, theirs in zip(self._weights, other._weights, strict=True):
             mine[which] = theirs[which]
 
     def _forward(self, inputs: Tensor) -> list[Tensor]:
-        """Return what every layer gives, before GELU."""
+        """Return the output of every layer, before GELU."""
         given: list[Tensor] = []
         for weight, bias in zip(self._weights[::2], self._weights[1::2], strict=True):
             entering = functional.gelu(given[-1]) if given else inputs
@@ -322,7 +348,7 @@ class Perceptrons:
 
 
 def initial_weights(sizes: Sequence[int], seed: int) -> list[Tensor]:
-    """Weights and biases as `torch.nn.Linear` draws them, from this seed alone."""
+    """Draw weights and biases as `torch.nn.Linear` does, from this seed alone."""
     draw = torch.Generator().manual_seed(number(seed, "probe", "weights"))
     tensors = []
     for entering, leaving in pairwise(sizes):

@@ -1,4 +1,4 @@
-"""The presets with the settings of every method, which are the methods' own fields."""
+"""Presets: the settings of every method, which are the methods' own fields, in one object."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,34 +16,34 @@ from memloc.settings import Settings, checked, parse_yaml
 from memloc.store import paths
 
 _NAME = re.compile("[A-Za-z0-9_-]{1,100}")
-"""Names of methods are names of folders."""
+"""Pattern of method names, which are also names of folders."""
 
 
 class Protocol(CommonSettings):
-    """One object with every constant; a preset is one of three of them.
+    """Every setting in one object; a preset is one of three such objects.
 
-    In addition to the groups that belong to no method there is one for each method, by its name.
+    It has groups of settings that belong to no method, and one group for each method, by its name.
     """
 
     def method(self, name: str) -> Method:
-        """The method called `name` with its settings."""
+        """Return the method called `name` with its settings."""
         find_method(name)
-        found: Method = getattr(self, name)
-        return found
+        method: Method = getattr(self, name)
+        return method
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """How other processes get it: its values, as its type is made in each process."""
+        """Pickle the values only, since the type is built anew in each process."""
         return _of_values, (self.model_dump(),)
 
 
 @cache
 def preset(name: str) -> Protocol:
-    """The protocol called `paper`, `reference` or `demo`."""
+    """Return the preset called `paper`, `reference` or `demo`."""
     return _with_methods()().replace({"preset": name, **lookup("preset", name, PRESETS)})
 
 
 def study_values(folder: Path) -> dict[str, Any] | None:
-    """Return what the study's file in a folder says; none without such a file."""
+    """Return the content of the study file in a folder; None without such a file."""
     path = folder / paths.STUDY
     if not path.is_file():
         return None
@@ -54,7 +54,7 @@ def study_values(folder: Path) -> dict[str, Any] | None:
 
 
 def protocol_of_study(folder: Path) -> Protocol | None:
-    """Return the settings of the study whose file is in a folder; none without such a file."""
+    """Return the settings of the study file in a folder; None without such a file."""
     values = study_values(folder)
     if values is None:
         return None
@@ -64,7 +64,14 @@ def protocol_of_study(folder: Path) -> Protocol | None:
 def requested_methods(
     named: Named | Sequence[Named], kind: Kind, protocol: Protocol, settings: Mapping[str, Any]
 ) -> list[Method]:
-    """The methods that were asked for, with their settings; those of names are the protocol's."""
+    """Return the requested methods with their settings.
+
+    Args:
+        named: Names of methods, or methods as objects or classes.
+        kind: Localisers or analyses.
+        protocol: Settings of methods that are given by name.
+        settings: Settings that differ from the protocol.
+    """
     alone = isinstance(named, str | Method | type)
     if not alone and not isinstance(named, Sequence):
         raise SettingsError(
@@ -105,7 +112,7 @@ def _requested(given: Any, kind: Kind, protocol: Protocol, settings: Mapping[str
 
 
 def forget() -> None:
-    """Forget which methods there are, so that one that was added is found."""
+    """Forget the known methods, so that newly added ones are found."""
     forget_methods()
     _with_methods.cache_clear()
     preset.cache_clear()
@@ -113,7 +120,7 @@ def forget() -> None:
 
 @cache
 def _with_methods() -> type[Protocol]:
-    """The protocol's type, with a group of settings for each method that is installed."""
+    """Return the type of protocols, with a group of settings for each installed method."""
     groups: dict[str, Any] = {name: (kind, kind()) for name, kind in methods().items()}
     return create_model("Protocol", __base__=Protocol, __doc__=Protocol.__doc__, **groups)
 
@@ -123,7 +130,7 @@ def _of_values(values: Mapping[str, Any]) -> Protocol:
 
 
 def preset_rows(name: str) -> list[dict[str, str]]:
-    """One row per setting of a preset: dotted name, value, source and description."""
+    """Return one row per setting of a preset: dotted name, value, source and description."""
     return [
         {
             "setting": f"{group}.{leaf}",
@@ -138,7 +145,7 @@ def preset_rows(name: str) -> list[dict[str, str]]:
 
 
 def compare(one: str, other: str) -> list[dict[str, str]]:
-    """One row per setting in which two presets differ: both values, with both sources."""
+    """Return one row per setting in which two presets differ: both values and both sources."""
     return [
         {
             "setting": left["setting"],

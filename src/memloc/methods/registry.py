@@ -1,4 +1,4 @@
-"""Every method by name: memloc's own, and those that other packages register."""
+"""Finds every method by name: memloc's own, and those that other packages register."""
 
 import os
 import sys
@@ -13,53 +13,57 @@ from memloc.protocol import CommonSettings
 from memloc.settings import checked
 
 ENTRY_POINTS = "memloc.methods"
-"""Other packages register a method under this group."""
+"""Entry point group under which other packages register methods."""
 GIVEN = "MEMLOC_METHODS"
-"""Environment variable with methods that no package registers: `module:Class`, with commas."""
+"""Environment variable with methods that no package registers, as `module:Class`, separated by
+commas.
+"""
 
 
 @cache
 def methods() -> dict[str, type[Method]]:
-    """Every method by name: memloc's own, then those that other packages bring and that load."""
+    """Return every method by name: memloc's own, then those of other packages that can be
+    loaded.
+    """
     theirs = {name: kind for name, kind in _theirs().items() if not isinstance(kind, Exception)}
     return {**_ours(), **theirs}
 
 
 def forget_methods() -> None:
-    """Forget which methods there are, so that one that was added is found."""
+    """Forget the known methods, so that newly added ones are found."""
     methods.cache_clear()
     _theirs.cache_clear()
 
 
 def method_names(kind: Kind) -> tuple[str, ...]:
-    """memloc's own methods of a kind: those that run where none is named."""
+    """Return the names of memloc's own methods of a kind that run by default."""
     ours = _ours().items()
     return tuple(name for name, method in ours if method.kind == kind and method.by_default)
 
 
 def by_reference() -> set[str]:
-    """Localisers that put the reference's weights in: they count where it learnt its labels."""
+    """Return the localisers that insert the reference's weights, so depend on what it learnt."""
     return {name for name, method in methods().items() if "reference" in method().needs}
 
 
 def exactness(name: str) -> int:
-    """Return the exactness of the method called `name`; of one that is not installed, 0."""
+    """Return the exactness of the method called `name`; 0 if it is not installed."""
     return methods()[name].exactness if name in methods() else 0
 
 
 def brought(what: str) -> dict[str, Any]:
-    """Return what all installed methods bring to the report under this name, such as `events`."""
+    """Return what all installed methods add to the report under this name, such as `events`."""
     every = (method.report.get(what, {}) for method in methods().values())
     return {name: value for each in every for name, value in each.items()}
 
 
 def find_method(name: str, kind: Kind | None = None) -> type[Method]:
-    """The method called `name`; one that could not be loaded says why."""
+    """Return the method called `name`; raise with the reason if it could not be loaded."""
     known = {n: m for n, m in methods().items() if kind in {None, m.kind}}
     broken = _theirs().get(name) if isinstance(name, str) else None
     if isinstance(broken, Exception) and name not in methods():
-        said = str(broken) if isinstance(broken, MemlocError) else in_words(broken)
-        why = said.rstrip(".")
+        message = str(broken) if isinstance(broken, MemlocError) else in_words(broken)
+        why = message.rstrip(".")
         raise ModelError(f"Method {name!r} could not be loaded: {why}.") from broken
     if isinstance(name, str) and name in methods() and name not in known:
         raise UnknownName(f"{name} is not {OTHER_KIND[str(kind)]}.")
@@ -70,7 +74,7 @@ OTHER_KIND = {
     "localiser": "a localiser: use `memloc analyse`",
     "analysis": "an analysis: use `memloc localise`",
 }
-"""Sentence for a method that was given to the command for the other kind."""
+"""End of the message for a method that was given to the wrong command, by its kind."""
 
 
 def _ours() -> dict[str, type[Method]]:
@@ -103,7 +107,7 @@ def _theirs() -> dict[str, Any]:
 
 
 def load_given(place: str) -> type[Method]:
-    """Load the method at `module:Class`; the folder in which memloc is called is looked at, too."""
+    """Load the method at `module:Class`; modules in the current folder are found, too."""
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
     try:
@@ -119,13 +123,13 @@ def load_given(place: str) -> type[Method]:
 
 
 def _loaded(point: EntryPoint) -> Any:
-    """A method's class, or what went wrong: one that does not load must not stop the others."""
+    """Return a method's class, or the error if it does not load, which must not stop the others."""
     try:
-        found = point.load()
-        _check(point, found)
+        method = point.load()
+        _check(point, method)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is theirs
         return error
-    return found
+    return method
 
 
 def _check(point: EntryPoint, found: Any) -> None:

@@ -1,4 +1,4 @@
-"""Results of methods: tidy tables by name, and how they came to be; one Parquet file per table."""
+"""Results of methods: tidy tables by name, with their provenance; one Parquet file per table."""
 
 import json
 from collections.abc import Mapping
@@ -34,32 +34,34 @@ MCOG = ("mcog", "low", "high", "level", "dropped")
 
 @dataclass(frozen=True)
 class Outcomes:
-    """For every window and example: is the label it should have no longer predicted?"""
+    """For every window and example: whether the label that should be predicted is lost."""
 
     windows: tuple[range, ...]
     rows: IntArray
-    """(examples,): noisy ones first."""
+    """(examples,): rows of the examples, noisy ones first."""
     is_noisy: BoolArray
     wrong: BoolArray
-    """(examples, windows): the assigned label is not predicted."""
+    """(examples, windows): whether the assigned label is not predicted."""
     missed: BoolArray
-    """(examples,): the unchanged model does not predict it either."""
+    """(examples,): whether the unchanged model does not predict it either."""
     margin: FloatArray
     """(examples,): logit of the label minus the largest other one, in the unchanged model."""
 
     @property
     def noisy_rows(self) -> IntArray:
-        """(noisy examples,)."""
+        """(noisy examples,): rows of the noisy examples."""
         return self.rows[self.is_noisy]
 
     @property
     def noisy_wrong(self) -> BoolArray:
-        """(noisy examples, windows)."""
+        """(noisy examples, windows): whether the assigned label is not predicted."""
         return self.wrong[self.is_noisy]
 
     @property
     def lost(self) -> BoolArray:
-        """Labels that windows lose, (examples, windows): one never learnt cannot be lost."""
+        """(examples, windows): whether a window loses the label; labels never learnt cannot be
+        lost.
+        """
         return self.wrong & ~self.missed[:, np.newaxis]
 
     @property
@@ -77,7 +79,7 @@ class Outcomes:
 
 @dataclass(frozen=True, repr=False)
 class Result(Plotted):
-    """The tables of one method, by name, and how they came to be.
+    """Tables of one method, by name, with their provenance.
 
     Methods that weigh layers have the tables `layers` (with a `weight` and the ends of its
     interval) and `mcog`; those that change windows of layers also have `windows` (errors) and
@@ -113,64 +115,66 @@ class Result(Plotted):
         low, high = ends or (np.nan, np.nan)
         mcog = mcog or Interval(centre_of_gravity(weights), np.nan, np.nan)
         layers = {"layer": np.arange(1, len(weights) + 1), "weight": weights}
-        own = {
+        tables_of_weights = {
             "layers": as_table({**layers, "low": low, "high": high}),
             "mcog": as_table([dict(zip(MCOG, astuple(mcog), strict=True))]),
         }
-        return cls(method, {**own, **(tables or {})}, about or {})
+        return cls(method, {**tables_of_weights, **(tables or {})}, about or {})
 
     def __getitem__(self, table: str) -> Table:
         return self.tables[table]
 
     @property
     def table(self) -> Table:
-        """The table of layers; of an analysis without one, its first table."""
+        """Table of layers; for an analysis without one, its first table."""
         return self.tables.get("layers", next(iter(self.tables.values())))
 
     @property
     def scores(self) -> dict[int, float]:
-        """The weight of each layer by its number, counted from 1."""
+        """Weight of each layer by its number, counted from 1."""
         return dict(enumerate(map(float, self.weights), start=1))
 
     def card(self) -> Card:
-        """Return the answer with the strip of layers; of an analysis, its tables."""
+        """Return the answer with its strip of layers; for an analysis, its tables."""
         title = " of ".join(filter(None, (self.method, self.about.get("run", ""))))
         rows = self.table.head(3).to_dict("records")
         if not self.weighs_layers:
             sizes = [f"{name} ({len(table):,} rows)" for name, table in self.tables.items()]
             return Card(title, [f"tables: {', '.join(sizes)}", *self.remarks], rows=rows)
         top = self.table.sort_values("weight", ascending=False, kind="stable").head(3)
-        said = [str(self.answer), *self.remarks]
-        return Card(title, said, self.weights.tolist(), top.to_dict("records"))
+        sentences = [str(self.answer), *self.remarks]
+        return Card(title, sentences, self.weights.tolist(), top.to_dict("records"))
 
     @property
     def remarks(self) -> list[str]:
-        """Sentences on what is unusual about the data."""
+        """Sentences on what is unusual in the data."""
         return list(self.about.get("remarks", []))
 
     @property
     def weighs_layers(self) -> bool:
-        """Whether there is a weight for each layer."""
+        """Return whether the result has a weight for each layer."""
         return {"layers", "mcog"} <= set(self.tables)
 
     @property
     def can_mix(self) -> bool:
-        """Whether enough clean labels survive in mixtures of the two models, if there were any."""
+        """Return whether enough clean labels survive in mixtures of the two models; true without
+        mixtures.
+        """
         return can_mix(self.about)
 
     @property
     def weights(self) -> FloatArray:
-        """The weight of each layer, (layers,)."""
+        """Weight of each layer, (layers,)."""
         return self._column("weight")
 
     @property
     def low(self) -> FloatArray:
-        """Lower ends of the weights' intervals; NaN where a method gives none."""
+        """Lower ends of the weights' intervals; NaN if the method gives none."""
         return self._column("low")
 
     @property
     def high(self) -> FloatArray:
-        """Upper ends of the weights' intervals."""
+        """Upper ends of the weights' intervals; NaN if the method gives none."""
         return self._column("high")
 
     @property
@@ -187,13 +191,15 @@ class Result(Plotted):
 
     @property
     def outcomes(self) -> Outcomes | None:
-        """The lost labels by window, for methods that change windows of layers."""
+        """Lost labels by window, for methods that change windows of layers."""
         if "outcomes" not in self.tables:
             return None
         return outcomes_from(self["outcomes"])
 
     def matrix(self) -> FloatArray | None:
-        """The window matrix (width, layer) of memorisation errors, normalised like the weights."""
+        """Return the window matrix (width, layer) of memorisation errors, normalised like the
+        weights.
+        """
         if "windows" not in self.tables:
             return None
         table = self["windows"]
@@ -202,15 +208,15 @@ class Result(Plotted):
 
     @property
     def answer(self) -> Answer:
-        """How much is where, how sure that is, and one word for it; as stored, or computed."""
+        """Answer with its certainty and one word for it, as stored or computed now."""
         stored = self.about.get("answer")
         return self.answered() if stored is None else Answer.of(stored)
 
     def answered(self, *, n_classes: int | None = None, null: "Result | None" = None) -> Answer:
         """Compute the answer from the tables.
 
-        `null` is what the method found where a second reference is put into the first one, so that
-        only what is undone beyond that counts.
+        `null` is the method's result with a second reference put into the first one; then only what
+        is undone beyond it counts.
         """
         if not self.can_mix:
             kept = self.about["control"]["kept"]
@@ -219,12 +225,12 @@ class Result(Plotted):
                 f"survive in mixtures, and {LEAST_KEPT:.0%} are needed; try another donor"
             )
         try:
-            found = self.evidence()
+            measured = self.evidence()
         except ScoreError as error:
             return cannot_tell(str(error))
-        if found is None:
+        if measured is None:
             return answer_weights(self.method, self.weights)
-        examples, evidence = found
+        examples, evidence = measured
         if null is not None:
             other = null.evidence()
             if other is None or not np.array_equal(examples, other[0]):
@@ -240,9 +246,10 @@ class Result(Plotted):
         return replace(self, about={**self.about, "answer": self.answered(**more).record()})
 
     def evidence(self) -> tuple[IntArray, Evidence] | None:
-        """The noisy examples and what is known of each; None if no layers were exchanged.
+        """Return the noisy examples and their measurements; None if no layers were exchanged.
 
-        Shares of layers are exact (from subsets of layers), or come from windows.
+        Shares of layers are exact if the method used subsets of layers, and come from windows
+        otherwise.
         """
         if "example_shares" in self.tables:
             labels, table = self["labels"], self["example_shares"]
@@ -252,15 +259,19 @@ class Result(Plotted):
             margins = labels["margin"].to_numpy(np.float64)
             examples = labels["example"].to_numpy(np.int64)[is_noisy]
             return examples, Evidence(shares, lost[~is_noisy], margins)
-        if (found := self.outcomes) is None:
+        if (outcomes := self.outcomes) is None:
             return None
-        shares = line_shares(found.lost[found.is_noisy], self.depth, found.windows)
-        clean = found.lost[~found.is_noisy, full_window(self.depth, found.windows)]
-        margins = np.concatenate([found.margin[found.is_noisy], found.margin[~found.is_noisy]])
-        return found.noisy_rows, Evidence(shares, clean.astype(np.float64), margins)
+        shares = line_shares(outcomes.lost[outcomes.is_noisy], self.depth, outcomes.windows)
+        clean = outcomes.lost[~outcomes.is_noisy, full_window(self.depth, outcomes.windows)]
+        margins = np.concatenate(
+            [outcomes.margin[outcomes.is_noisy], outcomes.margin[~outcomes.is_noisy]]
+        )
+        return outcomes.noisy_rows, Evidence(shares, clean.astype(np.float64), margins)
 
     def write(self, folder: Path) -> None:
-        """Write one file per table and one about all of them; the folder is whole or absent."""
+        """Write one file per table and one with the provenance; the folder is written whole or not
+        at all.
+        """
         with whole_folder(folder) as draft:
             for name, table in self.tables.items():
                 write_table(paths.table(draft, name), table, origin(self.method, name, self.about))
@@ -269,19 +280,19 @@ class Result(Plotted):
 
     @staticmethod
     def read(folder: Path) -> "Result":
-        """Read what `write` wrote."""
+        """Read a result that `write` wrote."""
         record = read_about(folder)
         tables = {}
         for name in record["tables"]:
             with as_stored(paths.table(folder, name)):
                 tables[name] = stored_table(folder, record, name).to_pandas()
-        found = Result(record["method"], tables, record["about"])
-        if found.weighs_layers:
+        result = Result(record["method"], tables, record["about"])
+        if result.weighs_layers:
             with as_stored(folder):  # a damaged table is named now, not when it is used
-                _ = found.weights, found.low, found.high, found.mcog, found.matrix()
-                if "answer" in found.about:
-                    _ = found.answer
-        return found
+                _ = result.weights, result.low, result.high, result.mcog, result.matrix()
+                if "answer" in result.about:
+                    _ = result.answer
+        return result
 
     def _column(self, name: str) -> FloatArray:
         self._check_weights()
@@ -295,26 +306,28 @@ class Result(Plotted):
 
 
 def can_mix(about: Mapping[str, Any]) -> bool:
-    """Whether a result, by what was written about it, is of models that can be mixed."""
+    """Return whether a result's provenance says that enough clean labels survived in mixtures."""
     return not about.get("control", {}).get("kept", 1) < LEAST_KEPT
 
 
 def origin(method: str, table: str, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a table's file says of itself, so that no other one is taken for it."""
+    """Return the provenance written into a table's file, which tells it from tables of other
+    runs.
+    """
     return {"method": method, "table": table, "key": about.get("key", "")}
 
 
 def stored_table(folder: Path, record: Mapping[str, Any], table: str) -> Any:
-    """A table, by Arrow, of the result that `record` is about; one of another run is refused."""
-    found = read_columns(paths.table(folder, table))
-    note = json.loads(found.schema.metadata[b"memloc"])
+    """Return a stored table, read by Arrow; refuse it if it belongs to another result."""
+    stored = read_columns(paths.table(folder, table))
+    note = json.loads(stored.schema.metadata[b"memloc"])
     wanted = origin(record["method"], table, record["about"])
     if any(note.get(name) != value for name, value in wanted.items()):
         raise StoreError(
             f"{folder / table}.parquet is another table than its name and {paths.ABOUT} say: "
             f"delete {folder} and run the method again."
         )
-    return found
+    return stored
 
 
 def read_about(folder: Path) -> dict[str, Any]:
@@ -322,16 +335,16 @@ def read_about(folder: Path) -> dict[str, Any]:
     record = read_json(folder / paths.ABOUT)
     kinds = {"method": str, "tables": list, "about": dict}
     whole = all(isinstance(record.get(name), kind) for name, kind in kinds.items())
-    there = {path.stem for path in folder.glob(paths.ANY_TABLE)}
-    if not whole or there != set(map(str, record["tables"])):
+    stored = {path.stem for path in folder.glob(paths.ANY_TABLE)}
+    if not whole or stored != set(map(str, record["tables"])):
         raise StoreError(f"{folder} is damaged: delete it and run the method again.")
     return record
 
 
 def events_of(method: str, table: Table) -> "Table | None":
-    """A table of events with all that is said of them; None if it is of something else.
+    """Return a table of events with every column of `EVENTS`; None if it is no table of events.
 
-    Whoever makes one gives `event` and `layer` (NaN: never), and more only where it is known.
+    A method gives `event` and `layer` (NaN: never), and more only where it is known.
     """
     usual: dict[str, Any] = {"source": method, "variant": "plain", "separable": True}
     usual |= dict.fromkeys(("low", "high", "never"), np.nan)
@@ -347,13 +360,22 @@ EVENTS: dict[str, Any] = {
     **dict.fromkeys(("layer", "low", "high", "never"), np.float64),
     "separable": bool,
 }
-"""The columns of a table of events."""
+"""Columns of a table of events."""
 
 
 def from_outcomes(
     method: str, outcomes: Outcomes, depth: int, *, normalise: bool, about: dict[str, Any]
 ) -> Result:
-    """Scores of a method that changes windows: errors, window matrix, weights, intervals."""
+    """Return the result of a method that changes windows: errors, window matrix, weights,
+    intervals.
+
+    Args:
+        method: Name of the method.
+        outcomes: Lost labels by example and window.
+        depth: Number of layers.
+        normalise: Whether the error of the full window counts as 1.0.
+        about: Settings, inputs and remarks.
+    """
     weights, mcog = window_intervals(
         outcomes.noisy_wrong,
         depth,
@@ -388,7 +410,7 @@ def from_outcomes(
 
 
 def outcomes_from(table: Table) -> Outcomes:
-    """The matrices that a table of outcomes was made from."""
+    """Return the matrices that a table of outcomes was made from."""
     ends = table[["first", "last"]].drop_duplicates()
     known = tuple(windows_between(ends["first"], ends["last"]))
     names = ("example", "is_noisy", "wrong", "missed", "margin")

@@ -1,6 +1,6 @@
-"""Retrains windows of layers: they go back to pre-training and learn the clean examples anew.
+"""Retrains windows of layers: resets them to the pre-trained weights and trains on clean examples.
 
-The outcome of a window is kept when it is done, so an interrupted run goes on with the others.
+The outcome of a window is stored when it is done, so an interrupted run continues with the others.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WindowErrors:
-    """The outcome of one window, for each example: is its label no longer predicted?"""
+    """Outcome of one window, for each example: whether its label is no longer predicted."""
 
     noisy_wrong: BoolArray
     clean_wrong: BoolArray
@@ -46,14 +46,14 @@ class WindowErrors:
 
 @dataclass(frozen=True)
 class Setup:
-    """The material that all windows share."""
+    """Weights, data and settings that all windows share."""
 
     final: Classifier
     """The final model; windows are retrained in copies of it."""
     pretrained: list[list[Tensor]]
     """The parameters of each block before fine-tuning."""
     still: tuple[str, ...]
-    """Names of the parameters after the last block that do not learn."""
+    """Names of the parameters after the last block that are not trained."""
     texts: Encoded
     labels: IntArray
     """Assigned labels of all examples."""
@@ -63,13 +63,13 @@ class Setup:
     settings: FineTuneSettings
     seed: int
     folder: Path
-    """Where finished windows are kept."""
+    """Folder in which finished windows are kept."""
     key: str
-    """Key of everything that decides an outcome."""
+    """Cache key of everything that decides an outcome."""
 
     @property
     def looked_at(self) -> IntArray:
-        """The rows whose labels may be lost: noisy examples, then held-out ones."""
+        """Rows whose labels may be lost: noisy examples, then held-out ones."""
         return np.concatenate([self.noisy, self.held_out])
 
     @property
@@ -78,24 +78,24 @@ class Setup:
         return self.settings.epochs * -(-len(self.train) // self.settings.batch_size)
 
     def learner(self, window: range) -> Learner:
-        """Return a window as `fit` learns it."""
+        """Return a window in the form in which `fit` trains it."""
         part = Part(self.train, tuple(window), self.still)
         start = partial(self.reset, window)
         return Learner(window_name(window), start, self.labels, self.seed, (part,))
 
     @torch.no_grad()
     def reset(self, window: range) -> Classifier:
-        """Return a copy of the final model with pre-trained weights in a window."""
-        found = self.final.copied()
+        """Return a copy of the final model with the pre-trained weights in a window."""
+        model = self.final.copied()
         for layer in window:
-            pairs = zip(found.stack.blocks[layer].parameters(), self.pretrained[layer], strict=True)
+            pairs = zip(model.stack.blocks[layer].parameters(), self.pretrained[layer], strict=True)
             for parameter, value in pairs:
                 parameter.copy_(value)
-        return found
+        return model
 
 
 def prepared(run: Run, settings: "Retraining") -> Setup:
-    """Load weights and data for retraining any window."""
+    """Load the weights and data needed to retrain any window."""
     final, pretrained = run.load("final"), run.load("pretrained")
     train, held_out = _split(run, settings.seed)
     return Setup(
@@ -117,22 +117,22 @@ def prepared(run: Run, settings: "Retraining") -> Setup:
 def window_errors(
     setup: Setup, windows: Sequence[range], advance: Advance = lambda _: None
 ) -> dict[range, WindowErrors]:
-    """Return the outcomes of windows; kept ones are read, the others are made."""
-    found = {window: kept for window, kept in _kept(setup, windows).items() if window in windows}
-    advance(len(found) * setup.updates)
-    missing = [window for window in windows if window not in found]
-    return found | (retrain_windows(setup, missing, advance) if missing else {})
+    """Return the outcomes of windows: stored ones are read, the others are computed."""
+    errors = {window: kept for window, kept in _kept(setup, windows).items() if window in windows}
+    advance(len(errors) * setup.updates)
+    missing = [window for window in windows if window not in errors]
+    return errors | (retrain_windows(setup, missing, advance) if missing else {})
 
 
 def _kept(setup: Setup, windows: Sequence[range]) -> dict[range, WindowErrors]:
-    """Return the outcomes in files that begin with one of these windows."""
-    found: dict[range, WindowErrors] = {}
+    """Return the stored outcomes in files that begin with one of these windows."""
+    errors: dict[range, WindowErrors] = {}
     for window in windows:
         path = paths.kept_windows(setup.folder, window_name(window))
         kept = recall(path, setup.key, ARRAYS)
         if kept is not None:
-            found |= _outcomes(kept)
-    return found
+            errors |= _outcomes(kept)
+    return errors
 
 
 def _outcomes(kept: Arrays) -> dict[range, WindowErrors]:
@@ -143,31 +143,33 @@ def _outcomes(kept: Arrays) -> dict[range, WindowErrors]:
 def retrain_windows(
     setup: Setup, windows: Sequence[range], advance: Advance = lambda _: None
 ) -> dict[range, WindowErrors]:
-    """Reset windows, train each and what follows the blocks, and keep which labels are lost."""
+    """Reset windows, train each with everything after the blocks, and store which labels are
+    lost.
+    """
     named = {window_name(window): window for window in windows}
     learners = [setup.learner(window) for window in windows]
     watch = Watch(advance)
     # A language model is asked for what it says, not for logits over its vocabulary.
     ask = setup.looked_at if setup.texts.starts is None else None
-    found: dict[range, WindowErrors] = {}
+    errors: dict[range, WindowErrors] = {}
     for ready in fit(
         learners, setup.texts, setup.settings, watch=watch, ask=ask, scratch=setup.folder
     ):
         wrong = [_wrong(setup, trained.stack, trained.logits) for trained in ready]
-        own = [named[trained.name] for trained in ready]
-        made = {
-            "windows": np.array([(window.start, window.stop) for window in own]),
+        ready_windows = [named[trained.name] for trained in ready]
+        arrays = {
+            "windows": np.array([(window.start, window.stop) for window in ready_windows]),
             "noisy_wrong": np.stack([each[: len(setup.noisy)] for each in wrong]),
             "clean_wrong": np.stack([each[len(setup.noisy) :] for each in wrong]),
         }
         # What was trained in one pass is kept in one file: nothing depends on interruptions.
-        ARRAYS.write(paths.kept_windows(setup.folder, ready[0].name), made, setup.key)
-        found |= _outcomes(made)
-    return found
+        ARRAYS.write(paths.kept_windows(setup.folder, ready[0].name), arrays, setup.key)
+        errors |= _outcomes(arrays)
+    return errors
 
 
 def missed(setup: Setup) -> BoolArray:
-    """Return whether the final model does not predict the labels that are looked at."""
+    """Return whether the final model misses each label that may be lost."""
     stack = setup.final.stack
     is_labels = setup.texts.starts is None
     logits = predict(stack, setup.texts, setup.looked_at) if is_labels else np.empty((0, 0))
@@ -175,15 +177,17 @@ def missed(setup: Setup) -> BoolArray:
 
 
 def _wrong(setup: Setup, stack: Stack, logits: NDArray[np.floating]) -> BoolArray:
-    """Return which labels that are looked at `logits` miss, or which texts are not recalled."""
+    """Return which of the labels that may be lost `logits` miss, or which texts are not
+    recalled.
+    """
     rows = setup.looked_at
     is_labels = setup.texts.starts is None
-    said = logits.argmax(-1) if is_labels else predicted(stack, setup.texts)[rows]
-    return np.asarray(said != setup.labels[rows])
+    predictions = logits.argmax(-1) if is_labels else predicted(stack, setup.texts)[rows]
+    return np.asarray(predictions != setup.labels[rows])
 
 
 def _split(run: Run, seed: int) -> tuple[IntArray, IntArray]:
-    """Clean examples to train on, and as many held out as there are noisy ones."""
+    """Return the clean examples to train on, and as many held-out ones as there are noisy ones."""
     noisy, clean = len(run.noisy_rows), run.clean_rows
     if not 0 < noisy < len(clean):
         raise ScoreError(
@@ -196,7 +200,9 @@ def _split(run: Run, seed: int) -> tuple[IntArray, IntArray]:
 
 
 def _training(run: Run, own: "Retraining") -> FineTuneSettings:
-    """Fine-tuning's schedule, decay and clipping with retraining's rate, batches and epochs."""
+    """Return fine-tuning's schedule, decay and clipping with retraining's rate, batches and
+    epochs.
+    """
     return run.settings.finetune.replace(
         {
             "learning_rate": own.learning_rate,

@@ -1,6 +1,6 @@
 """Layer retraining: which labels are lost when layers are trained again on clean examples?
 
-Of a language model: which memorised texts, when layers are trained again on ordinary texts.
+For a language model: which memorised texts are lost when layers are trained on ordinary texts.
 """
 
 import numpy as np
@@ -25,32 +25,34 @@ class Retraining(Method):
     version = 4
 
     learning_rate: float = published(3e-5, gt=0)
-    """Peak of the schedule, which has the shape of that of fine-tuning."""
+    """Peak learning rate of a schedule with the shape of fine-tuning's."""
     batch_size: int = published(8, ge=1)
     """Examples per update."""
     epochs: int = paper(5, "§3.1", ge=1)
     """Passes over the clean examples."""
     seed: int = published(42, ge=0)
-    """Order of the data."""
+    """Seed of the order of the data."""
     frozen_dropout: bool = ours(False)
-    """Whether the frozen blocks run with dropout."""
+    """Run the frozen blocks with dropout."""
     trains_pooler: bool = ours(True)
-    """Whether the pooler learns with the window, as head and final norm do."""
+    """Train the pooler with the window, as head and final norm are."""
     normalise: bool = paper(True, "§3.1")
-    """Whether the error of the full window counts as 1.0."""
+    """Divide errors by that of the full window, so that it counts as 1.0."""
     widths: tuple[int, ...] | None = ours(None)
-    """Retrain only windows of these widths, and the full window, which is needed to normalise."""
+    """Widths of the windows to retrain, in addition to the full window needed to normalise; all by
+    default.
+    """
 
     def run(self, run: Run) -> Result:
-        """Which noisy (and held-out clean) labels are lost after retraining each window."""
+        """Return which noisy (and held-out clean) labels are lost after retraining each window."""
         from memloc.methods.retrainer import missed, prepared, window_errors
 
         setup = prepared(run, self)
         before = missed(setup)
         every = self.windows(run.depth)
         with track(f"{run.name} · retraining", len(every) * setup.updates) as advance:
-            found = window_errors(setup, every, advance)
-        lost = [np.concatenate([found[w].noisy_wrong, found[w].clean_wrong]) for w in every]
+            errors = window_errors(setup, every, advance)
+        lost = [np.concatenate([errors[w].noisy_wrong, errors[w].clean_wrong]) for w in every]
         rows = setup.looked_at
         is_noisy = run.noisy.is_noisy[rows]
         margin = _margins(run, rows)
@@ -60,12 +62,14 @@ class Retraining(Method):
         return from_outcomes(self.name, outcomes, run.depth, normalise=normalise, about=about)
 
     def windows(self, depth: int) -> list[range]:
-        """The windows that are retrained, narrow ones first."""
+        """Return the windows that are retrained, narrow ones first."""
         wanted = {*(range(1, depth) if self.widths is None else self.widths), depth}
         return [window for window in windows(depth) if len(window) in wanted]
 
     def cost(self, sizes: Sizes) -> float:
-        """A window learns from its first layer on: on average that many of all layers."""
+        """Return the seconds: a window is trained from its first layer on, on average that share of
+        all layers.
+        """
         depth = sizes.depth
         learnt = self.epochs * (sizes.examples - 2 * sizes.noisy) * sizes.update
         whole = self.frozen_dropout or sizes.all_gradients
@@ -79,7 +83,7 @@ def _margins(run: Run, rows: IntArray) -> FloatArray:
 
     final = run.load("final")
     if run.task.is_texts:
-        said = continued(final.stack, run.encode(final))
-        each = said.log_probability.sum(1) / said.is_token.sum(1)
-        return np.asarray(each[rows], dtype=np.float64)
+        predictions = continued(final.stack, run.encode(final))
+        means = predictions.log_probability.sum(1) / predictions.is_token.sum(1)
+        return np.asarray(means[rows], dtype=np.float64)
     return label_margins(predict(final.stack, run.encode(final))[rows], run.noisy.assigned[rows])

@@ -1,13 +1,13 @@
-"""Exact shares: every subset of units is exchanged, and the loss is shared out among the units.
+"""Exact shares: every subset of units is exchanged, and the loss is divided among the units.
 
 A unit is a layer, the attention or the MLP of a layer, or a group of parameters that a user names.
 
 The paper's layer weight is a mean over all windows that contain a layer, which blurs: a memory in
-two of twelve layers gets about a quarter of the weight. A Shapley value asks of a layer what it
-adds to every subset of the others, and the values sum to what exchanging all layers undoes. Layers
+two of twelve layers gets about a quarter of the weight. A Shapley value is a layer's mean effect
+when added to subsets of the others, and the values sum to what exchanging all layers undoes. Layers
 of the final model put back into the reference have the same Shapley values (those of a game and of
-its dual are equal), so one direction is enough; what single layers do alone differs, and is in the
-columns `alone_out` and `alone_in`.
+its dual are equal), so one direction is enough; the effects of single layers differ by direction,
+and are in the columns `alone_out` and `alone_in`.
 """
 
 from bisect import bisect_left
@@ -43,15 +43,15 @@ from memloc.store.records import as_table
 
 _REPORT = packaged(__file__)
 MOST_EXACT = 14
-"""Units up to which every subset is computed unless something else is asked for."""
+"""Largest number of units for which every subset is computed by default."""
 CLEAR = 0.1
-"""Least share of all changes of a value that must not cancel out for it to weigh units."""
+"""Share of all changes of a value that must not cancel out for the value to weigh units."""
 UNDOES = 0.9
-"""Share of what all layers undo that the exchange of a smallest set must undo."""
+"""Share of what all layers undo that exchanging a smallest set must undo."""
 
 
 class Shares(Game):
-    """Shapley values of the units over all subsets of units from the donor."""
+    """Shapley values of the units, over all subsets of units taken from the donor."""
 
     name = "shares"
     shows = {"shares": "shares", "units": "units"}
@@ -69,16 +69,20 @@ class Shares(Game):
     noisy_examples: int | None = ours(500, ge=1)
     """Number of noisy examples, drawn at random; `null`: all."""
     clean_examples: int | None = ours(None, ge=1)
-    """Number of clean examples whose error is measured; default: as many as noisy ones."""
+    """Number of clean examples whose error is measured; by default as many as noisy ones."""
     subsets: Literal["auto", "exact", "sampled"] = ours("auto")
-    """`exact`: every subset of units; `sampled`: the subsets that random orders of the units go
-    through. `auto`: exact up to 14 units, and sampled above."""
+    """`exact`: every subset of units; `sampled`: the subsets that random orders of the units pass
+    through; `auto`: exact up to 14 units, and sampled above.
+    """
     standard_error: float = ours(0.015, ge=0.001, le=0.1)
-    """Largest wanted standard error of a share where subsets are sampled; the number of orders
-    follows from it and from the number of noisy examples."""
+    """Largest standard error of a share with sampled subsets; it and the number of noisy examples
+    decide the number of orders.
+    """
 
     def run(self, run: Run) -> Result:
-        """Shares by layer and by example, interactions, smallest sets, and every subset's value."""
+        """Return shares by layer and by example, interactions, smallest sets, and all subsets'
+        values.
+        """
         played = self.play(run)
         lost = played.noisy[0].mean(0)
         # Where nothing is memorised, there may be nothing.
@@ -98,11 +102,10 @@ class Shares(Game):
         return noisy, drawn(run.clean_rows, self.clean_examples or len(noisy), run.seed, self.name)
 
     def design(self, met: Sequence[int], examples: Selection) -> Design:
-        """Choose every subset, or the subsets that random orders of the units go through.
+        """Choose every subset, or the subsets that random orders of the units pass through.
 
-        Orders are drawn anew for each run and example, so the error of sampling is independent
-        between examples: every interval and test over examples contains it, and it averages out
-        over runs.
+        Orders are drawn anew for each run and example, so the sampling error is independent between
+        examples: every interval and test over examples contains it, and it averages out over runs.
         """
         n_units = max(met).bit_length()
         if self.subsets == "exact" or (self.subsets == "auto" and n_units <= MOST_EXACT):
@@ -121,33 +124,35 @@ class Shares(Game):
 
 
 class Every(Design):
-    """Every subset of units."""
+    """Design with every subset of units."""
 
     @property
     def n_values(self) -> int:
-        """Number of subsets, which may be more than a sequence can have."""
+        """Number of subsets, which may exceed the largest length of a sequence."""
         return int(2**self.n_units)
 
     @property
     def layers(self) -> int:
-        """Number of layers that a text goes through; not counted one by one, there may be many."""
+        """Number of layers to compute for a text, by formula as there may be many."""
         return all_layers(self.met)
 
     @property
     def announced(self) -> str:
-        """Sentence to say before the work begins; empty if the work is not unusual."""
+        """Sentence to print before long work begins; empty if the work is not unusual."""
         return f"All subsets of {self.n_units} units" if self.n_units > MOST_EXACT else ""
 
     def shares(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Shapley values (..., examples, units) of kept values, and their standard errors, 0."""
-        found = shapley_values(values)
-        return found, np.zeros_like(found)
+        """Return Shapley values (..., examples, units) of kept values, and their standard errors,
+        0.
+        """
+        values_by_unit = shapley_values(values)
+        return values_by_unit, np.zeros_like(values_by_unit)
 
     def alone(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the effects of single units alone, from kept values (..., examples, values).
+        """Return the effects of single units, from kept values (..., examples, values).
 
-        The first is the change when only this unit comes from the donor; the second is what
-        changes back when only this unit stays. Both are (..., examples, units).
+        The first array is the change when only this unit comes from the donor; the second is the
+        change back when only this unit stays. Both are (..., examples, units).
         """
         bits = 1 << np.arange(self.n_units)
         everything = 2**self.n_units - 1
@@ -157,7 +162,9 @@ class Every(Design):
 
 @dataclass(frozen=True)
 class Orders(Design):
-    """The subsets that random orders of the units go through, for each example its own."""
+    """Design with the subsets that random orders of the units pass through, drawn for each
+    example.
+    """
 
     orders: IntArray
     """Orders of the units (examples, draws, orders, units); draws are independent."""
@@ -169,7 +176,7 @@ class Orders(Design):
 
     @property
     def n_values(self) -> int:
-        """Number of values kept per example: each order lists what it goes through."""
+        """Number of values kept per example: each order lists the values it passes through."""
         return self.n_orders * (self.n_units + 1)
 
     @property
@@ -179,28 +186,34 @@ class Orders(Design):
 
     @cached_property
     def layers(self) -> int:
-        """Number of layers that a text goes through: the mean over at most ten examples."""
+        """Number of layers to compute for a text: the mean over at most ten examples."""
         first = range(min(10, len(self.orders)))
         return round(np.mean([count_layers(self.met, self.subsets(i)) for i in first]))
 
     def kept(self, values: FloatArray, example: int) -> FloatArray:
-        """Arrange values (..., subsets of an example) as each order goes through them."""
+        """Arrange the values (..., subsets) of an example in the sequence in which its orders pass
+        them.
+        """
         subsets = self.subsets(example)
         return values[..., [bisect_left(subsets, s) for s in self._passed_by(example)]]
 
     def _passed_by(self, example: int) -> list[int]:
-        """The subsets that an example's orders go through, one order after the other."""
+        """Return the subsets that an example's orders pass through, one order after the other."""
         orders = self.orders[example].reshape(-1, self.n_units)
         return [subset for passed in passed_subsets(orders) for subset in passed]
 
     def shares(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Shapley values (..., examples, units) of kept values, and the errors of sampling."""
+        """Return Shapley values (..., examples, units) of kept values, with their sampling
+        errors.
+        """
         orders = self.orders[: values.shape[-2]]
         passed = values.reshape(*values.shape[:-1], *orders.shape[1:3], -1)
         return sampled_values(passed, orders)
 
     def alone(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """As in `Every`; NaN where an example's orders have no such subset."""
+        """Return the effects of single units, as `Every.alone`; NaN if no order has such a
+        subset.
+        """
         passed = values.reshape(*values.shape[:-1], self.n_orders, -1)
         orders = self.orders[: values.shape[-2]].reshape(-1, self.n_orders, self.n_units)
         first = passed[..., 1] - passed[..., 0]
@@ -211,7 +224,7 @@ class Orders(Design):
 
     @property
     def announced(self) -> str:
-        """Sentence to say before the work begins."""
+        """Sentence to print before the work begins."""
         return f"{self.n_orders} orders of {self.n_units} units"
 
     @property
@@ -225,7 +238,9 @@ class Orders(Design):
 
 
 def _by_unit(changes: FloatArray, units: IntArray, n_units: int) -> FloatArray:
-    """Mean of changes (..., examples, orders) of these units: (..., examples, units), or NaN."""
+    """Return means of changes (..., examples, orders) by unit, (..., examples, units); NaN without
+    any.
+    """
     is_unit = units[..., np.newaxis] == np.arange(n_units)
     counts = is_unit.sum(-2)
     sums = np.einsum("...no,nou->...nu", changes, is_unit.astype(np.float64))
@@ -233,9 +248,9 @@ def _by_unit(changes: FloatArray, units: IntArray, n_units: int) -> FloatArray:
 
 
 def _scores(played: Played) -> Result:
-    """Return the tables: those by layer have the sums over the units of a layer.
+    """Return the tables of a game; tables by layer have the sums over the units of a layer.
 
-    Where units are not layers, the table `units` has the units themselves.
+    If units are not layers, the table `units` has the units themselves.
     """
     design, names, n_noisy = played.design, played.names, played.n_noisy
     assert isinstance(design, Every | Orders)
@@ -279,9 +294,10 @@ def _centre(lost: FloatArray) -> FloatArray:
 
 
 def _weighed(by_example: FloatArray, weigh_by: int) -> FloatArray:
-    """Return what is undone of each example (examples, layers), shared out by one of the values.
+    """Return what is undone of each example (examples, layers), divided in proportion to another
+    value.
 
-    Where that value hardly changes, an example keeps the shares of what is undone.
+    If that value hardly changes for an example, the example keeps the shares of what is undone.
     """
     lost: FloatArray = by_example[0]
     by: FloatArray = -by_example[weigh_by]
@@ -300,7 +316,7 @@ def _shares_table(
     alone: tuple[FloatArray, FloatArray],
     rng: np.random.Generator,
 ) -> Table:
-    """By value (of `names`) and layer, with intervals over examples.
+    """Return a table by value (of `names`) and layer, with intervals over examples.
 
     `share` is the layer's share of what all layers undo; `alone_out` is what is undone when only
     this layer comes from the donor, and `alone_in` what is kept when only this layer stays.
@@ -318,7 +334,7 @@ def _shares_table(
 
 
 def _known_mean(values: FloatArray) -> FloatArray:
-    """Mean over the examples that have a value; NaN without any."""
+    """Return the mean over the examples that have a value; NaN without any."""
     known = ~np.isnan(values)
     counts = known.sum(0)
     sums = np.where(known, values, 0).sum(0)
@@ -328,7 +344,9 @@ def _known_mean(values: FloatArray) -> FloatArray:
 def _subset_tables(
     lost: FloatArray, clean_error: FloatArray, names: Sequence[str]
 ) -> dict[str, Table]:
-    """Interactions, smallest sets (whose exchange undoes 90 %), and the values of all subsets."""
+    """Return interactions, smallest sets (whose exchange undoes 90 %), and the values of all
+    subsets.
+    """
     n_units = len(lost).bit_length() - 1
     one, other = np.triu_indices(n_units, 1)
     unit = np.array(names, dtype=object) if names else np.arange(1, n_units + 1)

@@ -17,17 +17,19 @@ from memloc.stats.windows import windows
 
 
 class Swapping(Game):
-    """Lends windows of a donor's units to the final model; section 3.1 of the paper."""
+    """Exchanges windows of the final model's units with a donor's; section 3.1 of the paper."""
 
     name = "swapping"
     version = 4
     exactness = 2
 
     normalise: bool = paper(True, "§3.1")
-    """Whether the error of the full window counts as 1.0."""
+    """Divide errors by that of the full window, so that it counts as 1.0."""
 
     def run(self, run: Run) -> Result:
-        """Which noisy (and clean) labels are lost under every window, and what layers weigh."""
+        """Return which noisy (and clean) labels are lost under every window, and the layer
+        weights.
+        """
         played = self.play(run)
         is_noisy = np.arange(len(played.rows)) < played.n_noisy
         every = tuple(windows(played.design.n_units))
@@ -42,19 +44,21 @@ class Swapping(Game):
         }
         normalise = self.normalise and not run.is_null
         n_units = played.design.n_units
-        found = from_outcomes(self.name, outcomes, n_units, normalise=normalise, about=about)
-        return _by_layer(played, found, outcomes) if played.names else found
+        result = from_outcomes(self.name, outcomes, n_units, normalise=normalise, about=about)
+        return _by_layer(played, result, outcomes) if played.names else result
 
     def examples(self, run: Run) -> tuple[IntArray, IntArray]:
-        """All noisy examples and, by default, all clean ones."""
+        """Return all noisy examples and, by default, all clean ones."""
         return run.noisy_rows, drawn(run.clean_rows, self.clean_examples, run.seed, self.name)
 
     def design(self, met: Sequence[int], examples: Selection) -> Design:  # noqa: ARG002
-        """Choose all windows of units, and none."""
+        """Choose all windows of units, and the unchanged model."""
         return Design(tuple(met), (0, *window_subsets(max(met).bit_length())))
 
     def cost(self, sizes: Sizes) -> float:
-        """Return the seconds; windows share the layers before them and while they grow."""
+        """Return the seconds; windows share the layers before them and each other's first
+        layers.
+        """
         clean = sizes.examples - sizes.noisy
         texts = sizes.noisy + min(clean, self.clean_examples or clean)
         return self.guess(sizes.depth).layers / sizes.depth * texts * sizes.predict
@@ -66,9 +70,9 @@ def window_subsets(n_units: int) -> list[int]:
 
 
 def _by_layer(played: Played, found: Result, outcomes: Outcomes) -> Result:
-    """Return a result by unit as one by layer: a layer weighs the mean of its units.
+    """Turn a result by unit into a result by layer: a layer's weight is the mean of its units'.
 
-    What was found of units is in the tables `units` and `unit_windows`.
+    The values of units are in the tables `units` and `unit_windows`.
     """
     in_layers = played.design.in_layers
     weights, low, high = (

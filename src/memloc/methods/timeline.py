@@ -1,9 +1,9 @@
 """When and where labels were learnt: shares of the layers against successive epochs.
 
 The shares of the layers against a donor sum to what exchanging all layers undoes. An early epoch as
-donor undoes nearly all labels, and the last ones undo nothing, so the difference between the shares
-against two successive epochs says what each layer learnt between them. These differences are a map
-of layers and epochs, and they sum to what the first donor undoes.
+donor undoes nearly all labels, and the last epochs undo nothing, so the difference between the
+shares against two successive epochs is what each layer learnt between them. These differences are a
+map of layers and epochs, and they sum to what the first donor undoes.
 """
 
 from collections.abc import Mapping
@@ -35,13 +35,13 @@ TEXTS = {
     "noisy labels": "memorised texts",
     "clean ones": "ordinary ones",
 }
-"""Words of the answer for the examples of a task of texts."""
+"""Words for labels, and the words that replace them in a task of texts."""
 USUAL_EPOCHS = 12
-"""Number of kept epochs that a cost is estimated for."""
+"""Number of kept epochs assumed in cost estimates."""
 
 
 class _AgainstEpoch(Shares):
-    """The shares of the layers against one epoch; its unfinished work is the timeline's."""
+    """Shares of the layers against one epoch; unfinished work is kept with the timeline's."""
 
     name = "timeline"
 
@@ -59,15 +59,17 @@ class Timeline(Method):
     report = {**_REPORT, "rows": {"timeline": views.timeline}}
 
     epochs: tuple[int, ...] = ours(())
-    """The kept epochs that the final weights are compared with; default: all."""
+    """Kept epochs to compare the final weights with; all by default."""
     noisy_examples: int | None = ours(100, ge=1)
     """Number of noisy examples, drawn at random; `null`: all."""
     clean_examples: int | None = ours(None, ge=1)
-    """Number of clean examples; default: as many as noisy ones."""
+    """Number of clean examples; by default as many as noisy ones."""
 
     @classmethod
     def told(cls, found: Result) -> str:
-        """Say whether noisy labels were learnt later than clean ones, and where each were."""
+        """Return a sentence on whether noisy labels were learnt later than clean ones, and in which
+        layers.
+        """
         return str(found.about["sentence"])
 
     @classmethod
@@ -81,31 +83,31 @@ class Timeline(Method):
             run.require(paths.epoch(epoch))
 
     def used(self, run: Run) -> list[str]:
-        """The final weights and those of all donors."""
+        """Return the names of the final weights and of all donors."""
         return ["final", *self.donors(run).values()]
 
     def donors(self, run: Run) -> dict[int, str]:
-        """The names of the donors' weights by their epochs; 0 is the pre-trained model."""
+        """Return the names of the donors' weights by their epochs; 0 is the pre-trained model."""
         start = {0: "pretrained"} if run.has("pretrained") and not self.epochs else {}
         return start | {n: paths.epoch(n) for n in sorted(self.epochs or run.epochs())}
 
     def cost(self, sizes: Sizes) -> float:
-        """As many times the cost of shares as there are donors."""
+        """Return the seconds: the cost of shares for each donor."""
         return (len(self.epochs) or USUAL_EPOCHS) * self._against("").cost(sizes)
 
     def run(self, run: Run) -> Result:
-        """The tables `map` (layer by epoch), `learnt` (by example) and `summary`."""
+        """Return the tables `map` (layer by epoch), `learnt` (by example) and `summary`."""
         self.check(run)
         donors = self.donors(run)
-        found = [self._shares(run, donor) for donor in donors.values()]
-        known = found[0]["wrong"] == 0  # labels that the final model predicts
-        noisy = run.noisy.is_noisy[found[0]["rows"]][known]
+        shares_by_donor = [self._shares(run, donor) for donor in donors.values()]
+        known = shares_by_donor[0]["wrong"] == 0  # labels that the final model predicts
+        noisy = run.noisy.is_noisy[shares_by_donor[0]["rows"]][known]
         if not noisy.any() or noisy.all():
             raise ScoreError(f"{run.name} needs noisy and clean labels that its model predicts.")
-        shares = np.stack([each["shares"][known] for each in found])
-        wrong = np.stack([each["says_other"][known] for each in found])
+        shares = np.stack([each["shares"][known] for each in shares_by_donor])
+        wrong = np.stack([each["says_other"][known] for each in shares_by_donor])
         epochs = np.array([*donors, _last_epoch(run, max(donors))])
-        learnt = _learnt_table(found[0]["rows"][known], noisy, epochs, wrong, shares)
+        learnt = _learnt_table(shares_by_donor[0]["rows"][known], noisy, epochs, wrong, shares)
         summary, sentence = _compared(learnt, shares, noisy)
         tables = {"map": _map(run, epochs, shares, noisy), "learnt": learnt, "summary": summary}
         if run.task.is_texts:
@@ -118,7 +120,9 @@ class Timeline(Method):
         return _AgainstEpoch(donor=donor, **counts)
 
     def _shares(self, run: Run, donor: str) -> dict[str, Any]:
-        """Return shares (examples, layers) against a donor, and what it does not predict."""
+        """Return shares (examples, layers) against a donor, and which labels it does not
+        predict.
+        """
         game = self._against(donor)
         rows = np.concatenate(game.examples(run))
         decided_by = {
@@ -134,33 +138,34 @@ class Timeline(Method):
             played = game.play(run)
             (shares, _), _ = played.design.shares(played.values)  # type: ignore[attr-defined]
             loaded = run.load(donor)
-            said = predicted(loaded.stack, run.encode(loaded))[rows]
-            says_other = said != run.noisy.assigned[rows]
+            predictions = predicted(loaded.stack, run.encode(loaded))[rows]
+            says_other = predictions != run.noisy.assigned[rows]
             wrong = played.values[0][:, 0]
             return {"rows": rows, "shares": shares, "wrong": wrong, "says_other": says_other}
 
         key = unfinished_key(Maker(self.name, self.version), decided_by)
         path = paths.kept_donor(run.work(self.name), donor)
-        made: dict[str, Any] = memo(path, key, make, ARRAYS)
-        return made
+        arrays: dict[str, Any] = memo(path, key, make, ARRAYS)
+        return arrays
 
 
 def differences(shares: FloatArray) -> FloatArray:
-    """Return what each layer learnt after each donor: its shares less those of the next donor.
+    """Return what each layer learnt after each donor: its shares minus those of the next donor.
 
-    `shares` are (donors, ...). Those against the final weights are 0, so the differences sum to the
-    first shares.
+    `shares` are (donors, ...). Shares against the final weights are 0, so the differences sum to
+    the first shares.
     """
     return np.asarray(shares - np.concatenate([shares[1:], np.zeros_like(shares[:1])]))
 
 
 def learnt_after(wrong: BoolArray) -> IntArray:
-    """Return how many checkpoints come before each label was learnt.
+    """Return, for each label, the number of checkpoints before it was learnt.
 
     `wrong` (checkpoints, examples) says which checkpoints do not predict the label. Training
-    forgets and learns again, and a model that knows nothing is right by chance. So a label is
-    learnt where one step tells best which checkpoints predict it: with the fewest that do before
-    the step and do not after it, and late rather than early. It is 0 for labels that all predict.
+    forgets and learns again, and a model that knows nothing is right by chance. So a label counts
+    as learnt at the step that best separates wrong from right checkpoints: with the fewest right
+    ones before the step and wrong ones after it, and the latest of equal steps. The number is 0 for
+    labels that all checkpoints predict.
     """
     steps = np.where(wrong, -1, 1).cumsum(0)
     disagree = np.concatenate([np.zeros_like(steps[:1]), steps])
@@ -168,10 +173,10 @@ def learnt_after(wrong: BoolArray) -> IntArray:
 
 
 def _last_epoch(run: Run, kept: int) -> int:
-    """The number of the final epoch; one after the last kept epoch where it is not known."""
+    """Return the number of the final epoch; if unknown, the one after the last kept epoch."""
     table = run.training()
-    own = table[table["training"] == "noisy"]
-    return max(int(own["epoch"].max()) if len(own) else 0, kept + 1)
+    noisy = table[table["training"] == "noisy"]
+    return max(int(noisy["epoch"].max()) if len(noisy) else 0, kept + 1)
 
 
 def _map(run: Run, epochs: IntArray, shares: FloatArray, noisy: BoolArray) -> Table:
@@ -201,25 +206,26 @@ def _map(run: Run, epochs: IntArray, shares: FloatArray, noisy: BoolArray) -> Ta
 
 
 def _accuracies(run: Run, last: int) -> Mapping[str, Mapping[int, float]]:
-    """Accuracies on noisy and clean examples by epoch, as far as they were measured."""
+    """Return accuracies on noisy and clean examples by epoch, as far as they were measured."""
     table = run.training()
-    own = table[table["training"] == "noisy"]
+    noisy = table[table["training"] == "noisy"]
     final = run.status.final
-    found: dict[str, dict[int, float]] = {}
+    accuracies: dict[str, dict[int, float]] = {}
     for kind in ("noisy", "clean"):
         column = f"{kind}_accuracy"
-        found[column] = dict(zip(own["epoch"].tolist(), own[column].tolist(), strict=True))
+        accuracies[column] = dict(zip(noisy["epoch"].tolist(), noisy[column].tolist(), strict=True))
         if final is not None:
-            found[column][last] = getattr(final, kind)
-    return found
+            accuracies[column][last] = getattr(final, kind)
+    return accuracies
 
 
 def _learnt_table(
     rows: IntArray, noisy: BoolArray, epochs: IntArray, wrong: BoolArray, shares: FloatArray
 ) -> Table:
-    """Return, by example, the kept epoch at which its label was learnt, and the layers with it.
+    """Return, by example, the kept epoch at which its label was learnt, and the layers that learnt
+    it.
 
-    The epoch is told by what the checkpoints themselves predict: exchanging all layers would keep
+    The epoch is based on what the checkpoints themselves predict: exchanging all layers would keep
     the final head, which was trained with other layers. `layer` holds most of what the last donor
     before that epoch undoes, and `centre` is the centre of gravity of all layers; both are missing
     where every checkpoint predicts the label or where no layer holds it.
@@ -243,21 +249,21 @@ def _compared(learnt: Table, shares: FloatArray, noisy: BoolArray) -> tuple[Tabl
     """Compare noisy with clean labels: when they were learnt, and in which layers."""
     rng = generator(0, "permutations", Timeline.name)
     is_noisy = learnt["is_noisy"].to_numpy()
-    found: dict[str, tuple[float, float]] = {}
+    middles: dict[str, tuple[float, float]] = {}
     tests = {}
     for what in ("epoch", "centre"):
         values = learnt[what].to_numpy(float)
         one, other = (values[mask & ~np.isnan(values)] for mask in (is_noisy, ~is_noisy))
         middle = np.median if what == "epoch" else np.mean
-        found[what] = tuple(float(middle(v)) if len(v) else np.nan for v in (one, other))  # type: ignore[assignment]
+        middles[what] = tuple(float(middle(v)) if len(v) else np.nan for v in (one, other))  # type: ignore[assignment]
         tests[what] = permutation_p(one, other, rng)
     rows = [
         {
             "examples": kind,
             "labels": int(mask.sum()),
             "undone": float(shares[0, mask].sum(1).mean()),
-            "epoch": found["epoch"][place],
-            "centre": found["centre"][place],
+            "epoch": middles["epoch"][place],
+            "centre": middles["centre"][place],
             "top_layers": layer_ranges(_top(shares[0, mask].mean(0))),
             "p_epoch": tests["epoch"],
             "p_centre": tests["centre"],
@@ -268,7 +274,7 @@ def _compared(learnt: Table, shares: FloatArray, noisy: BoolArray) -> tuple[Tabl
 
 
 def _top(weights: FloatArray) -> list[int]:
-    """The fewest layers, from 1, that hold half of the positive weights."""
+    """Return the fewest layers, from 1, that hold half of the positive weights."""
     positive = np.maximum(0, weights)
     order = np.argsort(-positive, kind="stable")
     needed = int(np.searchsorted(positive[order].cumsum(), positive.sum() / 2)) + 1

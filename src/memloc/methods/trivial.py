@@ -1,8 +1,8 @@
-"""Trivial baselines: localisers that a method worth its name has to beat.
+"""Trivial baselines: localisers that a useful method has to beat.
 
-None of them asks what a layer does. Distances of weights tell planted layers on easy plants, where
+None of them asks what a layer does. Distances of weights find planted layers on easy plants, where
 these layers learn at a higher rate than the others, and nothing on ordinary runs; see the page on
-control. They run where they are named, and every control table shows the best of them.
+control. They run only if they are named, and every control table shows the best of them.
 """
 
 from collections.abc import Iterable
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class Trivial(Method):
-    """A localiser that costs next to nothing and runs only where it is named."""
+    """A localiser that costs next to nothing and runs only if it is named."""
 
     by_default = False
     is_trivial = True
     labels_only = ""
 
     def cost(self, sizes: Sizes) -> float:
-        """Return the seconds of one look at the weights, about those of a prediction."""
+        """Return the seconds for reading the weights once, about those of a prediction."""
         return sizes.predict
 
 
@@ -39,7 +39,7 @@ class WeightDistance(Trivial):
     needs = ("final", "reference")
 
     def run(self, run: Run) -> FloatArray:
-        """Return the distance of each layer."""
+        """Return the squared distance of each layer."""
         final, other = (run.load(weights).stack.blocks for weights in self.needs)
         distances = [self.distance(*pair) for pair in zip(final, other, strict=True)]
         return np.square(distances)
@@ -51,7 +51,9 @@ class WeightDistance(Trivial):
 
 
 class RelativeDistance(WeightDistance):
-    """The same relative to the size of the reference's weights."""
+    """The squared distance of each layer's weights from the reference's, relative to the size of
+    these.
+    """
 
     name = "relative_distance"
 
@@ -80,12 +82,12 @@ class PlainGradients(Trivial):
         return Gradients(subtract_clean=False, divide_frozen=False).run(run).weights
 
     def cost(self, sizes: Sizes) -> float:
-        """Return the seconds of one update on as many clean examples as noisy ones."""
+        """Return the seconds of gradients for the noisy examples and as many clean ones."""
         return 2 * sizes.noisy * sizes.update
 
 
 class ShallowGuess(Trivial):
-    """Says that memories are in the first layers: weights fall linearly with depth."""
+    """Guesses that memories are in the first layers: weights fall linearly with depth."""
 
     name = "shallow_guess"
     needs = ("final",)
@@ -96,7 +98,7 @@ class ShallowGuess(Trivial):
 
 
 class DeepGuess(Trivial):
-    """Says that memories are in the last layers: weights rise linearly with depth."""
+    """Guesses that memories are in the last layers: weights rise linearly with depth."""
 
     name = "deep_guess"
     needs = ("final",)
@@ -107,7 +109,7 @@ class DeepGuess(Trivial):
 
 
 class EvenGuess(Trivial):
-    """Says that every layer holds as much as any other."""
+    """Guesses that every layer holds the same amount."""
 
     name = "even_guess"
     needs = ("final",)
@@ -118,13 +120,13 @@ class EvenGuess(Trivial):
 
 
 class RandomGuess(Trivial):
-    """Guesses, with other numbers for each run."""
+    """Guesses at random, differently for each run."""
 
     name = "random_guess"
     needs = ("final",)
 
     def run(self, run: Run) -> FloatArray:
-        """Return numbers between 0 and 1."""
+        """Return random numbers between 0 and 1."""
         return generator(run.seed, "random guess", run.name).random(run.depth)
 
 
@@ -135,5 +137,5 @@ TRIVIAL: tuple[type[Method], ...] = (
 
 
 def _norm(norms: Iterable[float]) -> float:
-    """Return the norm of parameters from the norms of their parts."""
+    """Return the norm of all parameters from the norms of their parts."""
     return float(np.linalg.norm(list(norms)))

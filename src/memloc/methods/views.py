@@ -1,4 +1,6 @@
-"""Views of memloc's own methods for figures and the terminal, computed from their tables."""
+"""Rows that memloc's own methods show in figures and in the terminal, computed from their
+tables.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,9 +13,9 @@ from memloc.display import sparkline
 from memloc.seeds import generator
 
 CASE = ("task", "category", "model")
-"""Columns of a task, its category and a model: seeds of these are averaged."""
+"""Columns that identify a task, its category and a model; their seeds are averaged."""
 MOST_POINTS = 300
-"""Noisy examples, and clean ones, drawn of one task and model."""
+"""Largest number of noisy, and of clean, examples drawn for one task and model."""
 
 
 def with_words(table: Table, column: str, words: Mapping[Any, str]) -> Table:
@@ -24,15 +26,17 @@ def with_words(table: Table, column: str, words: Mapping[Any, str]) -> Table:
 
 
 def shares(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
-    """Shares by layer and value, mean over seeds."""
+    """Return shares by layer and value, means over seeds."""
     from memloc.stats.claims import over_seeds
 
-    found = over_seeds(table, [*CASE, "value", "layer"], "share")
-    return with_words(found, "value", words["value"])
+    means = over_seeds(table, [*CASE, "value", "layer"], "share")
+    return with_words(means, "value", words["value"])
 
 
 def alone(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
-    """Effects of single layers: means over seeds, with ends that hold the seeds' intervals."""
+    """Return effects of single layers: means over seeds, with ends that enclose the seeds'
+    intervals.
+    """
     import pandas as pd
 
     known = table.dropna(subset=list(words["what"]))
@@ -43,13 +47,15 @@ def alone(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
     ]
     how = {"share": "mean", "low": "min", "high": "max"}
     keys = [*CASE, "value", "what", "layer"]
-    found = pd.concat(parts).groupby(keys, sort=False).agg(how).reset_index()
+    means = pd.concat(parts).groupby(keys, sort=False).agg(how).reset_index()
     # Margins first: single layers rarely turn a whole label.
-    return with_words(found, "value", dict(reversed(list(words["value"].items()))))
+    return with_words(means, "value", dict(reversed(list(words["value"].items()))))
 
 
 def units(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
-    """Shares of the units of each layer, mean over seeds; `kind` is their name without number."""
+    """Return shares of the units of each layer, means over seeds; `kind` is a unit's name without
+    number.
+    """
     from memloc.stats.claims import over_seeds
 
     one = table["first"] == table["last"]
@@ -57,14 +63,14 @@ def units(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
     kind = table["unit"].str.replace(r"[\d.]+", "", regex=True).str.strip(" .:-")
     named = table.assign(layers=first.where(one, first + "-" + last), kind=kind)
     keys = [*CASE, "value", "unit", "kind", "layers", "first"]
-    found = over_seeds(named, keys, "share").sort_values("first", kind="stable")
-    return with_words(found, "value", words["value"])
+    means = over_seeds(named, keys, "share").sort_values("first", kind="stable")
+    return with_words(means, "value", words["value"])
 
 
 def mean_positions(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
-    """Mean positions between the class centroids, means over seeds.
+    """Return mean positions between the class centroids, means over seeds.
 
-    A layer counts as separable if it is so in every seed.
+    A layer counts as separable if it is separable in every seed.
     """
     how = dict.fromkeys(("mean", "low", "high", "separability", "by_chance"), "mean")
     how |= {"mean_low": "min", "mean_high": "max", "separable": "all"}
@@ -82,7 +88,7 @@ def timeline(table: Table) -> Table:
 
 
 def label_probes(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
-    """F1 by the examples that probes are tested on and the labels that they are asked for."""
+    """Return F1 by the examples that probes are tested on and the labels they are asked for."""
     from memloc.stats.claims import over_seeds
 
     named = with_words(table.assign(what=_probed(table)), "what", words["what"])
@@ -94,16 +100,16 @@ def _probed(table: Table) -> Any:
 
 
 def planted_names(table: Table) -> Any:
-    """Names for rows of planted runs and of nulls: "layers 1-2", "nothing in 1-2"."""
+    """Return names for rows of planted runs and of nulls: "layers 1-2", "nothing in 1-2"."""
     layers = table["planted"]
     return ("layers " + layers).where(~table["null"].astype(bool), "nothing in " + layers)
 
 
 def gradient_steps(table: Table, steps: Mapping[str, Sequence[str]]) -> Table:
-    """Norms of the mean gradients by layer and step of the post-processing.
+    """Return norms of the mean gradients by layer and step of the post-processing.
 
-    Steps a to c are norms as they are; later ones are scaled to sum 1. Steps that divide by norms
-    of frozen weights are left out where these are missing.
+    Steps a to c are plain norms; later ones are scaled to sum 1. Steps that divide by norms of
+    frozen weights are left out if these are missing.
     """
     import pandas as pd
 
@@ -121,7 +127,7 @@ def gradient_steps(table: Table, steps: Mapping[str, Sequence[str]]) -> Table:
 
 
 def post_processing(results: Any) -> Table:
-    """Appendix E: accuracy@2 of gradient norms with each step on and off."""
+    """Return accuracy@2 of gradient norms with each step on and off (appendix E)."""
     from memloc.stats.planted import processed_accuracy
 
     norms, tasks = results["control_gradients"], results.protocol.control.validation_tasks
@@ -129,7 +135,9 @@ def post_processing(results: Any) -> Table:
 
 
 def memorisation_map(table: Table) -> Table:
-    """Probability of the label when trained on it and when not; of many examples, a sample."""
+    """Return probabilities of the label with and without training on it, for a sample of
+    examples.
+    """
     import pandas as pd
 
     named = table.assign(example_kind=table["is_noisy"].map({True: "noisy", False: "clean"}))
