@@ -204,6 +204,15 @@ def test_intervals_of_bars_have_the_ink_of_the_page():
     assert ["color" in layer["encoding"] for layer in layers] == [True, False, True]
 
 
+def test_one_bar_goes_on_as_a_line_that_others_have_to_beat():
+    look = {"x": "y", "y": "task", "bars": True, "chance": "chance", "hover": {}, "line": "a"}
+    *_, line = draw("bars", pd.DataFrame(PAIR), Look(**look)).to_dict()["layer"]
+    assert line["mark"]["type"] == "rule"
+    assert line["transform"] == [{"filter": "(datum['task'] === 'a')"}]
+    assert line["encoding"]["x"]["field"] == "y"
+    assert not {"y", "yOffset", "x2"} & {*line["encoding"]}
+
+
 @pytest.mark.parametrize(("rows", "step"), [(1, 24), (20, 18), (26, 14), (90, 14)])
 def test_many_rows_share_the_first_screen(rows, step):
     table = pd.DataFrame({"row": [f"task {i}" for i in range(rows)], "layer": 1, "weight": 0.5})

@@ -10,8 +10,10 @@ from fixtures.plans import do
 from fixtures.studies import Study, training
 from memloc.cli import app
 from memloc.errors import SettingsError, StoreError
+from memloc.methods.registry import trivial_names
 from memloc.reporting.results import load_results
 from memloc.seeds import generator
+from memloc.stats.planted import BASELINE
 from memloc.store.records import write_table
 from memloc.study.plan import control_plan, open_plan
 
@@ -74,12 +76,19 @@ def test_planted_runs_are_summed_up(planted):
     assert sorted(found.plants["null"]) == [False, True]
     assert found.plants["used"].all()
     scores = found.control
-    assert sorted(scores["method"].unique()) == ["gradients", "probing", "swapping"]
-    assert len(scores) == 3 * 2
-    assert scores["chance"].tolist() == pytest.approx([1 / 3, 2 / 3] * 3)  # by k
+    trivial = {*trivial_names()}  # all of them, as swapping needs the reference anyway
+    assert {*scores["method"]} == {"gradients", "probing", "swapping", *trivial}
+    assert scores["chance"].tolist() == pytest.approx([1 / 3, 2 / 3] * (3 + len(trivial)))  # by k
     swapping = scores[(scores["method"] == "swapping") & (scores["k"] == 1)]
     assert swapping["accuracy"].tolist() == [1.0]  # the planted layer is the first of three
-    assert len(found.nulls) == 3
+    shown = {"gradients", "probing", "swapping", BASELINE}
+    for table in (found.nulls, found.control_scores):
+        assert {*table["method"]} == shown
+    best = found.control_scores.query("method == @BASELINE").set_index("k")
+    mine = scores[scores["method"].isin(trivial)].groupby("k")
+    assert best["accuracy"].to_dict() == mine["accuracy"].max().to_dict()
+    assert best["planted_mass"].to_dict() == mine["planted_mass"].max().to_dict()
+    assert best["centre_error"].to_dict() == mine["centre_error"].min().to_dict()
     # L1 and L2, two steps on and off.
     assert len(found.post_processing) == 8
     assert (found.post_processing["plants"] == 1).all()
@@ -175,3 +184,13 @@ def test_the_command_refuses_bad_input_in_one_sentence(options, message, tmp_pat
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("method", ["probing", "swapping"])
+def test_baselines_look_at_plants_and_ask_for_no_further_weights(method, tmp_path):
+    plan = control_plan(tmp_path, ASKED, {"windows": ["1-2"], "methods": [method]})
+    (step,) = plan.steps.values()
+    assert "pretrained_distance" in step.methods
+    asks_for_reference = method == "swapping"
+    assert ("reference" in step.weights) == asks_for_reference
+    assert ("weight_distance" in step.methods) == asks_for_reference

@@ -7,6 +7,7 @@ import pytest
 from fixtures.plans import RUN, do, finish_all, not_done, plan_of
 from memloc.methods import registry as base
 from memloc.methods.protocol import _with_methods, preset
+from memloc.methods.registry import trivial_names
 from memloc.study.estimate import Calibration, estimate
 
 MODULE = '''
@@ -94,7 +95,7 @@ def test_it_looks_at_plain_and_planted_runs(installed, micro):
         do(step)
     found = load_results(plan.file.folder)
     assert found.layers["method"].unique().tolist() == ["evenly"]
-    assert set(found.control_layers["method"]) == {"evenly", "swapping"}
+    assert set(found.control_layers["method"]) == {"evenly", "swapping", *trivial_names()}
 
 
 def test_without_it_the_study_is_refused(micro):

@@ -41,6 +41,11 @@ def method_names(kind: Kind) -> tuple[str, ...]:
     return tuple(name for name, method in ours if method.kind == kind and method.by_default)
 
 
+def trivial_names() -> tuple[str, ...]:
+    """Return the names of the baselines that a method worth its name has to beat."""
+    return tuple(name for name, method in methods().items() if method.is_trivial)
+
+
 def by_reference() -> set[str]:
     """Return the localisers that insert the reference's weights, so depend on what it learnt."""
     return {name for name, method in methods().items() if "reference" in method().needs}

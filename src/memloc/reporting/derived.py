@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from memloc.arrays import BoolArray
-from memloc.methods.registry import brought, exactness
+from memloc.methods.registry import brought, exactness, trivial_names
 from memloc.reporting import about, examples
 from memloc.reporting.style import method_order
 from memloc.stats import claims
@@ -16,7 +16,13 @@ from memloc.stats.calibration import over_plants, over_runs, rates
 from memloc.stats.claims import BINARY, POINT, over_seeds
 from memloc.stats.depth import event_depths
 from memloc.stats.intervals import bootstrap_ends, wilson
-from memloc.stats.planted import mean_scores, null_claims, plant_scores
+from memloc.stats.planted import (
+    IS_BETTER,
+    mean_scores,
+    null_claims,
+    plant_scores,
+    with_best_trivial,
+)
 from memloc.stats.windows import planted_layers, window_matrix, windows_between
 
 if TYPE_CHECKING:
@@ -33,6 +39,25 @@ def control_table(results: "Results") -> pd.DataFrame:
     """Score how well each method finds the layers of each plant."""
     settings = results.protocol.control
     return plant_scores(results["control_layers"], settings.ks, settings.validation_tasks)
+
+
+def without_trivial(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of methods that are not trivial baselines."""
+    return table[~table["method"].isin(trivial_names())]
+
+
+def found_layers(control: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
+    """Score how well each method finds planted layers, with the best trivial baseline."""
+    means = mean_scores(control, [*by, "method"])
+    return with_best_trivial(means, trivial_names(), [*by, "k"], IS_BETTER)
+
+
+def null_table(results: "Results") -> pd.DataFrame:
+    """Say how often each method would call a null localised, with the best trivial baseline."""
+    claimed = null_claims(results["control_layers"])
+    if claimed.empty:
+        return claimed
+    return with_best_trivial(claimed, trivial_names(), ["nulls"], {"called": False, "apart": True})
 
 
 def calibration(results: "Results") -> pd.DataFrame:
@@ -266,10 +291,10 @@ def layers_to_undo(windows: pd.DataFrame) -> pd.DataFrame:
 
 DERIVED: dict[str, "Derive"] = {
     "control": control_table,
-    "control_scores": lambda results: mean_scores(results["control"], ["method"]),
-    "nulls": lambda results: null_claims(results["control_layers"]),
+    "control_scores": lambda results: found_layers(results["control"]),
+    "nulls": null_table,
     "judged_runs": lambda results: over_runs(results.memorised("answers")),
-    "judged_plants": lambda results: over_plants(results["control_answers"]),
+    "judged_plants": lambda results: over_plants(without_trivial(results["control_answers"])),
     "calibration": calibration,
     "plain_events": plain_events,
     "depths": lambda results: _depths(results, results.memorised),

@@ -67,7 +67,7 @@ class Look(Settings):
     """Ends of a second interval of curves, drawn as a rule."""
     chance: str | None = None
     line: float | str | None = None
-    """A dashed line at this height; of points, `diagonal`."""
+    """A dashed line at this height; of points, `diagonal`; of bars, of the bar so called."""
     whole: bool = False
     """Both axes of points are layers; otherwise those along y may be, where they are far apart."""
     hollow: str | None = None
@@ -372,7 +372,13 @@ def bars(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
         return alt.layer(ends, marks.add_params(*chosen))
     ends.encoding.color = alt.Undefined  # the page's own ink, which is light or dark
     chance = base.mark_tick(thickness=3).encode(x=f"{look.chance}:Q", color=alt.value(GREY))
-    return alt.layer(base.mark_bar(opacity=0.6).encode(x=x), ends, chance)
+    parts = [base.mark_bar(opacity=0.6).encode(x=x), ends, chance]
+    if look.line is not None:
+        best = base.transform_filter(alt.datum[look.y] == look.line)
+        lines = best.mark_rule(strokeDash=DASHES, strokeWidth=2)
+        lines.encoding.y = lines.encoding.yOffset = alt.Undefined
+        parts.append(lines.encode(x=x))
+    return alt.layer(*parts)
 
 
 def cells(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
@@ -446,7 +452,8 @@ LOWEST = 14
 """Least height of a row in pixels, so that its number can be read."""
 FEW_BANDS = 5
 """Largest number of bands drawn strongly; more would hide the lines."""
-DASHED = {"strokeDash": [5, 4], "color": GREY}
+DASHES = [5, 4]
+DASHED = {"strokeDash": DASHES, "color": GREY}
 FRAME = "#ff6f3c"
 
 

@@ -21,6 +21,7 @@ from markupsafe import Markup, escape
 
 from memloc.arrays import FloatArray
 from memloc.errors import checked_arguments, counted
+from memloc.reporting.derived import without_trivial
 from memloc.reporting.examples import example_block
 from memloc.reporting.figures import DATA, Drawn, Figure, figures_of
 from memloc.reporting.missing import Coverage, command, commands_of, coverage
@@ -214,7 +215,7 @@ def _choices(results: Results) -> dict[str, list[str]]:
     runs = results.runs
     if runs.empty:
         return {}
-    methods = {*results.layers["method"], *results.control_layers["method"]}
+    methods = {*results.layers["method"], *without_trivial(results.control_layers)["method"]}
     return {
         "model": sorted(runs["model"].unique()),
         "task": task_order(runs["task"]),

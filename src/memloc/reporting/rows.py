@@ -6,13 +6,20 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from memloc.methods.registry import methods
+from memloc.methods.registry import methods, trivial_names
 from memloc.methods.views import CASE, planted_names
-from memloc.reporting.derived import counted_events, is_planted, over_groups, usual_depth
+from memloc.reporting.derived import (
+    counted_events,
+    found_layers,
+    is_planted,
+    over_groups,
+    usual_depth,
+    without_trivial,
+)
 from memloc.reporting.style import WORDS, task_order
 from memloc.stats.claims import BINARY, over_seeds
 from memloc.stats.intervals import wilson
-from memloc.stats.planted import mean_scores
+from memloc.stats.planted import BASELINE
 from memloc.stats.windows import planted_layers, window_matrix, windows_between
 
 ALL = "all models"
@@ -79,6 +86,7 @@ def _event(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 def control_layers(table: pd.DataFrame) -> pd.DataFrame:
     """Return layer weights of planted runs, divided by the largest; nulls come last."""
     keys = ["task", "model", "method", "planted", "first", "last", "null"]
+    table = without_trivial(table)
     largest = table.groupby([*keys, "seed"])["weight"].transform("max")
     scaled = {n: table[n] / largest.where(largest > 0) for n in ("weight", "low", "high")}
     drawn = over_seeds(table.assign(**scaled), [*keys, "layer"], "weight")
@@ -153,21 +161,30 @@ def strip_cells(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def centres(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the centre of the planted layers and that of each method's weights."""
+    """Return the centre of the planted layers and that of each method's weights.
+
+    Of trivial baselines, that of the one whose centres are nearest to those of the plants.
+    """
     keys = ["task", "model", "seed", "method", "planted"]
     real = table[~table["null"].astype(bool)]
     held = real.assign(held=real["weight"].clip(0), moment=real["weight"].clip(0) * real["layer"])
     sums = held.groupby(keys, sort=False)[["held", "moment"]].sum().reset_index()
     planted = [np.mean(planted_layers(str(plant))) + 1 for plant in sums["planted"]]
-    return sums.assign(
+    found = sums.assign(
         planted_centre=planted, centre=sums["moment"] / sums["held"].where(sums["held"] > 0)
     )
+    is_trivial = found["method"].isin(trivial_names())
+    if not is_trivial.any():
+        return found
+    away = (found["centre"] - found["planted_centre"]).abs()[is_trivial]
+    best = found["method"] == away.groupby(found["method"]).mean().idxmin()
+    return pd.concat([found[~is_trivial], found[best].assign(method=BASELINE)], ignore_index=True)
 
 
 ROWS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
-    "control-methods": partial(mean_scores, by=["method"]),
-    "control-tasks": partial(mean_scores, by=["task", "method"]),
-    "control-models": partial(mean_scores, by=["model", "method"]),
+    "control-methods": found_layers,
+    "control-tasks": partial(found_layers, by=["task"]),
+    "control-models": partial(found_layers, by=["model"]),
     "control-layers": control_layers,
     "mcog-over-models": partial(averaged_mcog, by=["task", "category", "method"], group="model"),
     "mcog-over-methods": partial(averaged_mcog, by=[*CASE], group="method"),

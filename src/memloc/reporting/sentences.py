@@ -13,7 +13,7 @@ import yaml
 from memloc.errors import counted, listed
 from memloc.methods.registry import brought, by_reference, exactness, methods
 from memloc.methods.result import Result, events_of
-from memloc.reporting.derived import RUN, UNDONE, largest, layers_to_undo, leading
+from memloc.reporting.derived import RUN, UNDONE, found_layers, largest, layers_to_undo, leading
 from memloc.reporting.missing import command
 from memloc.reporting.results import Results
 from memloc.reporting.style import METHODS, asset, method_order
@@ -22,7 +22,7 @@ from memloc.stats.answers import told
 from memloc.stats.calibration import weakness
 from memloc.stats.claims import ALL, POINT, over_seeds
 from memloc.stats.depth import has_interval
-from memloc.stats.planted import mean_scores
+from memloc.stats.planted import BASELINE
 
 SAID: dict[str, Any] = yaml.safe_load(asset("sentences.yaml"))
 """Sentences and parts of them, by name."""
@@ -232,9 +232,10 @@ def _how_sure(results: Results) -> str:
 
 def _means(control: pd.DataFrame) -> list[dict[str, Any]]:
     """Return how often each method ranks a planted layer first, most exact methods first."""
-    means = mean_scores(control, ["method"])
+    means = found_layers(control)
     best = means[means["k"] == means["k"].min()].set_index("method", drop=False)
-    rows = best.loc[method_order(best.index)].to_dict("records")
+    named = best.loc[method_order(best.index)].replace(BASELINE, f"the {BASELINE}")
+    rows = named.to_dict("records")
     return [{**row, "counted": counted(row["plants"], "plant")} for row in rows]
 
 

@@ -17,6 +17,7 @@ from memloc.methods.registry import brought, exactness, method_names, methods
 from memloc.reporting.reading import COLUMNS
 from memloc.settings import Settings
 from memloc.stats.claims import BINARY
+from memloc.stats.planted import BASELINE
 
 if TYPE_CHECKING:
     from memloc.reporting.results import Results
@@ -204,7 +205,10 @@ def task_style(name: str) -> tuple[str, str]:
 
 def _known_first(known: Iterable[str], names: Iterable[str]) -> list[str]:
     place = {name: i for i, name in enumerate(known)}
-    return sorted(set(names), key=lambda n: (place.get(n.removesuffix(BINARY), 99), n))
+    last = len(place)
+    return sorted(
+        set(names), key=lambda n: (place.get(n.removesuffix(BINARY), last), n == BASELINE, n)
+    )
 
 
 def task_order(names: Iterable[str]) -> list[str]:
@@ -213,7 +217,7 @@ def task_order(names: Iterable[str]) -> list[str]:
 
 
 def method_order(names: Iterable[str]) -> list[str]:
-    """Sort methods: memloc's own by exactness, then others by name."""
+    """Sort methods: memloc's own by exactness, others by name, the best baseline last."""
     return _known_first(METHODS, names)
 
 

@@ -5,7 +5,7 @@ KEY, the layer (from 1), its weight, and `undone`: for methods that change layer
 of the labels that a change undid.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -29,6 +29,8 @@ from memloc.stats.windows import planted_layers
 
 KEY = ["task", "category", "model", "seed", "planted", "first", "last", "null", "method"]
 """Columns that identify a plant and a method; `planted` has layers from 1, as in 6-7 or 2+9."""
+BASELINE = "best trivial baseline"
+"""The name, in tables of methods, of the line that a method has to beat."""
 POST_PROCESSED_AT = 2
 """k of the accuracy@k in the paper's appendix E."""
 FOUND = 0.95
@@ -137,6 +139,8 @@ MEASURES: dict[str, Callable[[FloatArray, Collection[int]], float]] = {
     "centre_error": centre_error,
 }
 """Scores of a plant and method that depend on weights (L,) and planted layers, but on no k."""
+IS_BETTER = {"accuracy": True, **dict.fromkeys(MEASURES, True), "centre_error": False}
+"""Scores of a method, and whether more is better."""
 
 
 def plant_scores(
@@ -184,6 +188,28 @@ def mean_scores(scores: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
         ends = [bootstrap_ends(values.to_numpy(np.float64)) for _, values in grouped[name]]
         table[[f"{name}_low", f"{name}_high"]] = np.reshape(ends, (-1, 2))
     return table
+
+
+def with_best_trivial(
+    table: pd.DataFrame, trivial: Collection[str], by: Sequence[str], measures: Mapping[str, bool]
+) -> pd.DataFrame:
+    """Return the rows of methods, and below them one of BASELINE for each value of `by`.
+
+    Each of its `measures` is that of the trivial baseline that does best by it, with its interval.
+    The measures say whether more is better. Without trivial baselines the table stays as it is.
+    """
+    is_trivial = table["method"].isin([*trivial])
+    rows = [_best(part, measures) for _, part in table[is_trivial].groupby([*by], sort=False)]
+    return pd.concat([table[~is_trivial], *rows], ignore_index=True)
+
+
+def _best(part: pd.DataFrame, measures: Mapping[str, bool]) -> pd.DataFrame:
+    found = part.head(1).assign(method=BASELINE)
+    for name, more_is_better in measures.items():
+        order = part.sort_values(name, ascending=not more_is_better, kind="stable")
+        ends = ["low", "high"] if name == "accuracy" else [f"{name}_low", f"{name}_high"]
+        found[[name, *ends]] = order[[name, *ends]].to_numpy()[:1]
+    return found
 
 
 def processed_accuracy(norms: pd.DataFrame) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from memloc.data.tasks import known_tasks
 from memloc.errors import MemlocError, SettingsError, lookup
 from memloc.methods import Method
 from memloc.methods.protocol import Protocol
-from memloc.methods.registry import find_method
+from memloc.methods.registry import find_method, trivial_names
 from memloc.model.known import default_preset
 from memloc.protocol import MEMORISED_ONLY, VerdictSettings
 from memloc.run.folder import Run
@@ -373,7 +373,7 @@ class _Planner:
         auxiliary = None
         if not is_texts:
             auxiliary = self._task(control.auxiliary, control.auxiliary_examples)
-        chosen = [protocol.method(name) for name in block.methods]
+        chosen = [protocol.method(name) for name in with_baselines(block.methods)]
         methods = {m.name: m for m in chosen if not (is_texts and m.labels_only)}
         for window in windows:
             same = [other for other in windows if split_kind(other)[0] == split_kind(window)[0]]
@@ -402,6 +402,18 @@ class _Planner:
             outputs=(str(both[0] / paths.RUN),),
             **self._common,
         )
+
+
+def with_baselines(names: Iterable[str]) -> list[str]:
+    """Return methods, then the trivial baselines that need no weights which they do not need."""
+    made = {
+        "pretrained",
+        "final",
+        "memorised",
+        *(w for name in names for w in find_method(name)().needs),
+    }
+    trivial = [name for name in trivial_names() if made >= {*find_method(name)().needs}]
+    return list(dict.fromkeys([*names, *trivial]))
 
 
 def weights_for(methods: Methods) -> tuple[str, ...]:
