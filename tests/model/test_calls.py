@@ -74,6 +74,24 @@ def test_only_one_position_passes_the_rest_of_the_block():
     assert sizes == [1]
 
 
+@pytest.mark.parametrize(
+    ("family", "query"),
+    [("bert", ("attention.self.query",)), ("llama", ("self_attn.q_proj",)), ("gpt_neox", ())],
+)
+def test_queries_of_other_positions_are_not_computed_where_they_have_a_projection(family, query):
+    stack = Stack(make_model(family))
+    last, sizes = LastBlock(stack), []
+    assert last.idle == query
+    for name in query:
+        stack.blocks[-1].get_submodule(name).register_forward_hook(
+            lambda _module, _given, found: sizes.append((found.shape[1], 0 in found.stride()))
+        )
+    with torch.no_grad():
+        last.read(*before_last(stack))
+    assert sizes == [(9, True), (1, False)] * len(query)  # zeros of all positions are one number
+    assert not any("forward" in vars(module) for module in stack.blocks[-1].modules())
+
+
 def test_the_usual_attention_is_put_back_also_after_an_error():
     stack, usual = Stack(make_model("opt")), AttentionInterface()[SDPA]
     last = LastBlock(stack)

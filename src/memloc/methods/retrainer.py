@@ -85,8 +85,11 @@ class Setup:
 
     @torch.no_grad()
     def reset(self, window: range) -> Classifier:
-        """Return a copy of the final model with the pre-trained weights in a window."""
-        model = self.final.copied()
+        """Return a copy of the final model with the pre-trained weights in a window.
+
+        Layers outside of the window never change, so the copy shares them with the final model.
+        """
+        model = self.final.copied(window)
         for layer in window:
             pairs = zip(model.stack.blocks[layer].parameters(), self.pretrained[layer], strict=True)
             for parameter, value in pairs:

@@ -3,17 +3,18 @@
 `Repeater` repeats a block's arguments, so that the block runs on several states of one batch in one
 call. `LastBlock` runs the last block at the readout positions alone: a head that reads one position
 of a text needs the block's output at that position only, and keys and values at all positions. So
-the block runs up to its attention for all positions, and then as a whole for the readout positions,
-which attend to the keys and values of the first call. This works for models that use the standard
-attention function of transformers.
+the block runs up to its attention for all positions, without the projections that neither keys nor
+values depend on, and then as a whole for the readout positions, which attend to the keys and values
+of the first call. This works for models that use the standard attention function of transformers.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from memloc.errors import ModelError
@@ -23,6 +24,8 @@ Tokens = slice | Tensor
 """Tokens to compute: one slice for all texts, or an array (texts, positions)."""
 SDPA = "sdpa"
 """Name of the attention implementation that can be run in two steps."""
+CALLED_OTHERWISE = TypeError, ValueError, RuntimeError, IndexError
+"""Errors of a block whose attention is called in another way."""
 
 
 class Repeater:
@@ -80,6 +83,8 @@ class LastBlock:
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
+        self.idle: tuple[str, ...] = ()
+        """Names of the block's projections that neither keys nor values depend on."""
         self.is_short = stack.readout != "all" and self._can_be_short()
         """True if readout positions can be computed alone; otherwise the block runs on all."""
 
@@ -101,40 +106,53 @@ class LastBlock:
         output = stack.run(stack.depth - 1, state, call)
         return output if stack.readout == "all" else _taken(output, here, 1)
 
-    @staticmethod
-    def _at(stack: Stack, state: Tensor, call: BlockCall, here: Tokens) -> Tensor:
-        usual = AttentionInterface()[SDPA]
-        given: list[Any] = []
+    def _at(self, stack: Stack, state: Tensor, call: BlockCall, here: Tokens) -> Tensor:
+        usual, last = AttentionInterface()[SDPA], stack.depth - 1
+        with _idling([stack.blocks[last].get_submodule(name) for name in self.idle]):
+            _, key, value, mask = _given_to_attention(stack, state, call)
 
-        def stop(_module: Any, *tensors: Any, **_: Any) -> Any:
-            given.extend(tensors)
-            raise _Reached
-
-        def attend(module: Any, *_: Any, **settings: Any) -> Any:
-            query, key, value, mask = given
+        def attend(module: Any, query: Tensor, *_: Any, **settings: Any) -> Any:
             reached = mask if mask is None or mask.shape[-2] == 1 else _taken(mask, here, 2)
             if mask is None and isinstance(here, slice) and getattr(module, "is_causal", False):
                 every = torch.arange(key.shape[2], device=key.device)
                 reached = every <= every[here, None]  # attention would take them for the first
-            return usual(module, _taken(query, here, 2), key, value, reached, **settings)
+            return usual(module, query, key, value, reached, **settings)
 
-        last = stack.depth - 1
-        with _attention(stop), suppress(_Reached):
-            stack.run(last, state, call)
         args, kwargs = _cut((call.args, call.kwargs), state.shape[1], here)
         with _attention(attend):
-            return stack.run(last, _taken(state, here, 1), BlockCall(args, kwargs))
+            # Where states are in one piece, it does not matter whether weights have gradients.
+            return stack.run(last, _taken(state, here, 1).contiguous(), BlockCall(args, kwargs))
 
     def _can_be_short(self) -> bool:
         """Try the short way on one text and on two padded ones; return whether it gives the block's
         output.
         """
+        self.idle = self._idle()
         with torch.inference_mode(), undropped(self.stack.model):
             one, two = (self.stack.prepare(self.stack.sample(n)) for n in (1, 2))
             place = int(one.positions[0])
             several = torch.stack([two.positions, torch.ones_like(two.positions)], 1)
             first = 1 if self.stack.is_language_model else place  # one reads several positions
             return self._is_right(one, slice(first, place + 1)) and self._is_right(two, several)
+
+    def _idle(self) -> tuple[str, ...]:
+        """Return the projections that keys and values have no gradients with respect to."""
+        stack, found = self.stack, dict[str, Tensor]()
+        with ExitStack() as while_noted, undropped(stack.model), torch.inference_mode(False):
+            while_noted.enter_context(torch.enable_grad())
+            one = stack.prepare(stack.sample(1))
+            for name, module in stack.blocks[-1].named_modules():
+                if isinstance(module, nn.Linear):
+                    note = partial(_note, found, name)
+                    while_noted.enter_context(module.register_forward_hook(note))
+            state = one.state.detach().requires_grad_()
+            try:
+                _, key, value, _ = _given_to_attention(stack, state, one.calls[-1])
+            except CALLED_OTHERWISE:
+                return ()
+            outputs, total = [*found.values()], key.sum() + value.sum()
+            ways = torch.autograd.grad(total, outputs, allow_unused=True) if outputs else ()
+        return tuple(name for name, way in zip(found, ways, strict=True) if way is None)
 
     def _is_right(self, prepared: Prepared, here: Tokens) -> bool:
         stack, before, call = self.stack, prepared.state, prepared.calls[-1]
@@ -143,13 +161,46 @@ class LastBlock:
         whole = _taken(stack.run(stack.depth - 1, before, call), here, 1)
         try:
             short = self._at(stack, before, call, here)
-        except (TypeError, ValueError, RuntimeError, IndexError):
-            return False  # its attention is called in another way
+        except CALLED_OTHERWISE:
+            return False
         return bool((short - whole).abs().max() <= TOLERANCE * whole.abs().max())
+
+
+def _note(found: dict[str, Tensor], name: str, _module: Any, _given: Any, output: Tensor) -> None:
+    found[name] = output
+
+
+def _given_to_attention(stack: Stack, state: Tensor, call: BlockCall) -> list[Any]:
+    """Return what the last block gives to its attention, where the block then stops."""
+    given: list[Any] = []
+
+    def stop(_module: Any, *tensors: Any, **_: Any) -> Any:
+        given.extend(tensors)
+        raise _Reached
+
+    with _attention(stop), suppress(_Reached):
+        stack.run(stack.depth - 1, state, call)
+    return given
 
 
 class _Reached(Exception):
     """Raised when the block has come to its attention."""
+
+
+@contextmanager
+def _idling(projections: Sequence[Any]) -> Iterator[None]:
+    """While active, these linear modules compute nothing and return zeros."""
+
+    def zeros(n: int, given: Tensor) -> Tensor:
+        return given.new_zeros(1).expand(*given.shape[:-1], n)
+
+    try:
+        for each in projections:
+            each.forward = partial(zeros, each.out_features)
+        yield
+    finally:
+        for each in projections:
+            del each.forward
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Loads a model and its tokenizer from a folder or the hub, and settles padding and separator."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -66,9 +66,9 @@ class Classifier:
         """The model as embed → blocks → finish."""
         return Stack(self.model)
 
-    def copied(self) -> "Classifier":
-        """Return a copy of the classifier that has its own weights."""
-        stack = self.stack.copied()
+    def copied(self, layers: Iterable[int] | None = None) -> "Classifier":
+        """Return a copy of the classifier that has its own weights, except outside of `layers`."""
+        stack = self.stack.copied(layers)
         copied = replace(self, model=stack.model)
         copied.__dict__["stack"] = stack  # what was found out about the model stays true
         return copied

@@ -131,10 +131,12 @@ class Stack:
             """Whether padding changes nothing; if not, only texts of one length share a batch."""
             self.pads = self._is_padding_harmless()
 
-    def copied(self) -> "Stack":
-        """Return a stack of a copy of the model, which has its own weights."""
+    def copied(self, layers: Iterable[int] | None = None) -> "Stack":
+        """Return a stack of a copy of the model; with `layers`, other blocks are not copied."""
         copied = copy.copy(self)
-        copied.model = copy.deepcopy(self.model)
+        own = range(self.depth) if layers is None else layers
+        shared = [block for index, block in enumerate(self.blocks) if index not in own]
+        copied.model = copy.deepcopy(self.model, {id(block): block for block in shared})
         copied.blocks = find_blocks(copied.model)
         return copied
 
