@@ -52,7 +52,7 @@ TASK_COLUMNS = {
     "examples": "train_size",
     "classes": "n_classes",
 }
-"""The columns of `memloc tasks`, by their titles; JSON has the other fields as well."""
+"""Fields in the columns of `memloc tasks`, by column title; JSON has the other fields as well."""
 
 
 def models(as_json: AsJson = False) -> None:
@@ -70,7 +70,7 @@ def check(
     model: ModelName,
     *,
     texts: Annotated[
-        bool, typer.Option("--texts", help="As a language model, for memorised texts.")
+        bool, typer.Option("--texts", help="Check as a language model, for memorised texts.")
     ] = False,
     loading: Loading,
     as_json: AsJson = False,
@@ -120,7 +120,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Results": (report, figures, tables, push, pull),
     "What there is": (tasks, models, check, protocol),
 }
-"""Commands in the groups and the order in which `memloc --help` lists them."""
+"""Commands by group, in the order in which `memloc --help` lists them."""
 
 app = typer.Typer(
     cls=console.Commands,
@@ -142,7 +142,7 @@ def options(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Hold what stands before a command; the text of `memloc --help` is that of `app`."""
+    """Declare the options before a command; the text of `memloc --help` is that of `app`."""
 
 
 for group, commands in COMMANDS.items():

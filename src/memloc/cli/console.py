@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 WORDS = "memloc.words"
-"""Key in a command's context of the words that were typed."""
+"""Key under which a command's context stores the words that were typed."""
 
 
 class Command(TyperCommand):
-    """A command whose help is in plain words."""
+    """A command whose help is written in plain words."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the arguments and options."""
@@ -48,11 +48,11 @@ class Command(TyperCommand):
 
 
 VALUES = {"int": "NUMBER", "float": "NUMBER", "Path": "PATH"}
-"""Names that help has for values of options, by their type in Python; other values are TEXT."""
+"""Names of option values in the help, by Python type; other values are called TEXT."""
 
 
 def _in_plain_words(params: list[Any]) -> list[Any]:
-    """Remove Python's types from the help of arguments and options."""
+    """Remove Python types from the help of arguments and options."""
     for param in params:
         if param.param_type_name == "argument":
             param.metavar = param.metavar or param.name.upper()
@@ -66,14 +66,16 @@ def _in_plain_words(params: list[Any]) -> list[Any]:
 
 
 class Commands(TyperGroup):
-    """The commands; an error that a user can put right becomes one line and exit code 1."""
+    """The group of all commands; an error that a user can correct becomes one line and exit
+    code 1.
+    """
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the options of memloc itself."""
         return _in_plain_words(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep what was typed: it is recorded with what it makes."""
+        """Store the typed words, which are recorded with the results of the command."""
         ctx.meta[WORDS] = list(args)
         return super().parse_args(ctx, args)
 
@@ -104,7 +106,9 @@ class Commands(TyperGroup):
 
 
 class Terminated(KeyboardInterrupt):
-    """This process was asked to end: by SIGTERM, as schedulers do, or as its terminal closed."""
+    """Raised when this process is asked to end: by SIGTERM, as schedulers do, or by a closed
+    terminal.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -117,7 +121,7 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def _ended_from_outside() -> Iterator[None]:
-    """While active, SIGTERM and SIGHUP interrupt the work as Ctrl-C does."""
+    """Let SIGTERM and SIGHUP interrupt the work as Ctrl-C does, while active."""
     if threading.current_thread() is not threading.main_thread():  # which alone hears signals
         yield
         return
@@ -137,7 +141,7 @@ def _ended_from_outside() -> Iterator[None]:
 
 @contextmanager
 def _notes_on_stderr() -> Iterator[None]:
-    """While active, warnings and notes of memloc are printed as one plain line each."""
+    """Print each warning and note of memloc as one plain line on stderr, while active."""
 
     def note(sentence: str) -> None:
         say(sentence, sys.stderr)
@@ -162,10 +166,10 @@ def _refused(message: str) -> typer.Exit:
 
 
 def show(as_json: bool, record: Any, *said: Any) -> None:
-    """Print a record as JSON for machines, or what is `said` of it for people.
+    """Print a record as JSON for machines, or the other arguments for people.
 
     Texts are printed as they are, lists of mappings and data frames as tables, a mapping as one
-    line a field.
+    line per field.
     """
     if as_json:
         say(json.dumps(_as_json(record), indent=2, ensure_ascii=False))
@@ -195,20 +199,22 @@ def _show_table(rows: Sequence[Mapping[Any, Any]]) -> None:
 
 
 def show_run(run: "Run", needed: float, as_json: bool) -> None:
-    """Print the curve and the verdict of a run, and where its files are."""
+    """Print the training curve of a run, the verdict on it, and where its files are."""
     weights, final, noise = run.weights(), run.status.final, run.noisy.summary()
-    said = [f"No {name} weights: {why}" for name, why in run.status.without.items()]
+    lines = [f"No {name} weights: {why}" for name, why in run.status.without.items()]
     if final is not None and not as_json:
-        said = [*_curve(run, needed), _sentence(run, final.noisy, needed), noise, *said]
+        lines = [*_curve(run, needed), _sentence(run, final.noisy, needed), noise, *lines]
     facts = {"folder": str(run.folder), "weights": weights, "noise": noise}
     bar = {"memorised": run.memorised(needed), "needed": needed}
     verdict = final and {**bar, "accuracies": dict(final)}
     record = {**facts, "verdict": verdict, "without": run.status.without}
-    show(as_json, record, *said, f"\n{run.folder}: {', '.join(weights)}")
+    show(as_json, record, *lines, f"\n{run.folder}: {', '.join(weights)}")
 
 
 def _curve(run: "Run", needed: float) -> Iterator[str]:
-    """Describe the training curve, if memloc trained the run, and a weak reference."""
+    """Yield lines on the training curve, if memloc trained the run, and a warning of a weak
+    reference.
+    """
     from memloc.reporting.figures import save_figure
     from memloc.reporting.terminal import memorisation_curve
 
@@ -240,7 +246,7 @@ def _sentence(run: "Run", predicted: float, needed: float) -> str:
 
 
 def show_layers(found: "Found") -> None:
-    """Print the answer to trust most, a bar for each of its layers, and where the files are."""
+    """Print the most exact answer, a bar for each layer, and where the files are."""
     from memloc.reporting.terminal import layer_bars
 
     method, answer = next(iter(found.answers.items()))
@@ -253,20 +259,20 @@ def show_layers(found: "Found") -> None:
 def show_found(found: "Found", kind: str, as_json: bool) -> None:
     """Print the answers, then a picture and a sentence for each method, and where the files are.
 
-    `kind` is what JSON calls them: methods or analyses.
+    `kind` is the key for them in JSON: methods or analyses.
     """
     facts = {"folder": str(found.folder), "skipped": found.skipped, "reused": found.reused}
     records = {name: _as_record(result) for name, result in found.results.items()}
     agrees = {"": "", "yes": " (agrees)", "no": " (does not agree)"}
     marks = {name: agrees[found.agreement.get(name, "")] for name in found.answers}
-    said = [f"{name}{marks[name]}: {each.details}" for name, each in found.answers.items()]
-    notes = dict.fromkeys(note for each in found.answers.values() for note in each.notes)
-    said += [*(f"Note: {note}" for note in notes), *([""] if said else [])]
+    lines = [f"{name}{marks[name]}: {answer.details}" for name, answer in found.answers.items()]
+    notes = dict.fromkeys(note for answer in found.answers.values() for note in answer.notes)
+    lines += [*(f"Note: {note}" for note in notes), *([""] if lines else [])]
     for result in found.results.values():
-        said += [*_described(result), ""]
-    said += [f"{name} did not run: it {why}." for name, why in found.skipped.items()]
+        lines += [*_described(result), ""]
+    lines += [f"{name} did not run: it {why}." for name, why in found.skipped.items()]
     where = f"{found.folder}: {', '.join(found.results)}"
-    show(as_json, {**facts, kind: records}, *said, where)
+    show(as_json, {**facts, kind: records}, *lines, where)
 
 
 def _described(result: "Result") -> Iterator[str]:
@@ -286,14 +292,14 @@ def _as_record(result: "Result") -> dict[str, Any]:
     from memloc.reporting.sentences import sentence
     from memloc.reporting.terminal import SHORT
 
-    said = {"sentence": sentence(result), "about": result.about}
+    facts_told = {"sentence": sentence(result), "about": result.about}
     if result.weighs_layers:
         layers = {"weights": result.weights, "low": result.low, "high": result.high}
         numbers = {k: v.tolist() for k, v in layers.items()}
         answer = {"answer": result.answer.record()}
-        return {**answer, **numbers, "mcog": asdict(result.mcog), **said}
+        return {**answer, **numbers, "mcog": asdict(result.mcog), **facts_told}
     short = {name: result[name] for name in SHORT if name in result.tables}
-    return {**said, "tables": short, "remarks": result.remarks}
+    return {**facts_told, "tables": short, "remarks": result.remarks}
 
 
 def show_suspects(found: "Suspects", as_json: bool) -> None:
@@ -311,35 +317,37 @@ def show_suspects(found: "Suspects", as_json: bool) -> None:
 
 
 def show_repaired(found: "Repaired", as_json: bool) -> None:
-    """Show how repairs compare, the verdict in sentences, and where the files are."""
-    said, files = found.sentences(), (paths.REPAIRS, paths.RELEARNING, paths.RELEARNING_FIGURE)
+    """Print a comparison of repairs, the verdict in sentences, and where the files are."""
+    sentences, files = found.sentences(), (paths.REPAIRS, paths.RELEARNING, paths.RELEARNING_FIGURE)
     facts = {"folder": str(found.folder), "verdict": found.verdict, "band": found.band}
-    record = {**facts, "sentences": said, "repairs": found.table}
+    record = {**facts, "sentences": sentences, "repairs": found.table}
     shown = found.table.dropna(axis="columns", how="all")  # no test accuracy without test examples
-    show(as_json, record, shown, *said, f"{found.folder}: a checkpoint, {', '.join(files)}")
+    show(as_json, record, shown, *sentences, f"{found.folder}: a checkpoint, {', '.join(files)}")
 
 
 def show_control(found: "Results", as_json: bool) -> None:
-    """Print the report's tables of answers, of found layers and of nulls, and unused plants."""
+    """Print the report's tables of answers, of planted layers found and of nulls, and unused
+    plants.
+    """
     from memloc.reporting.sentences import remarks_on
     from memloc.reporting.tables import TABLES
 
     described = {table.name: table for table in TABLES}
     tables = [described[name] for name in ("control-answers", "control", "nulls")]
     answers, scores, nulls = (table.shown(found) for table in tables)
-    said: list[Any] = []
+    parts: list[Any] = []
     for table, tidy in zip(tables, (answers, scores, nulls), strict=True):
-        said += [f"{table.title}:", table.layout(tidy), ""] if len(tidy) else []
-    said += _unused(found.plants)
-    said += filter(None, [remarks_on(found.control_layers)])
+        parts += [f"{table.title}:", table.layout(tidy), ""] if len(tidy) else []
+    parts += _unused(found.plants)
+    parts += filter(None, [remarks_on(found.control_layers)])
     more = {name: getattr(found, name) for name in ("control_answers", "post_processing", "plants")}
     record = {"folder": str(found.folder), "answers": answers, "method": scores, "nulls": nulls}
     where = f"{found.folder}: `memloc report {found.folder}` shows all of it."
-    show(as_json, record | more, *said, where)
+    show(as_json, record | more, *parts, where)
 
 
 def show_board(found: "Results", as_json: bool) -> None:
-    """Print what each method found of each kind of plant, and what it says of nulls."""
+    """Print how well each method finds each kind of plant, and what it answers on nulls."""
     from memloc.stats.board import by_kind, by_method
     from memloc.study.board import cost
 
@@ -347,8 +355,8 @@ def show_board(found: "Results", as_json: bool) -> None:
     every = by_method(found.control_layers, found.control_answers)
     every = every.assign(forward_passes=every["method"].map(cost))
     record = {"folder": str(found.folder), "kinds": kinds, "methods": every, "plants": found.plants}
-    said = ["Kinds of plants:", kinds.round(2), "", "Methods:", every.round(2), ""]
-    show(as_json, record, *said, *_unused(found.plants))
+    parts = ["Kinds of plants:", kinds.round(2), "", "Methods:", every.round(2), ""]
+    show(as_json, record, *parts, *_unused(found.plants))
 
 
 def _unused(plants: "pd.DataFrame") -> Iterator[str]:
@@ -371,10 +379,17 @@ def _unused(plants: "pd.DataFrame") -> Iterator[str]:
 def show_files(
     folder: Path, written: Sequence[Path], missing: Sequence[str], as_json: bool
 ) -> None:
-    """Print how many files were written and what has no results yet."""
+    """Print how many files were written, and which ones have no results yet.
+
+    Args:
+        folder: Folder of the files.
+        written: Files that were written.
+        missing: Sentences on files without results.
+        as_json: Whether to print JSON.
+    """
     record = {"written": [str(path) for path in written], "missing": list(missing)}
-    said = [f"Without results so far: {', '.join(missing)}."] if missing else []
-    show(as_json, record, f"{folder}: {counted(len(written), 'file')}", *said)
+    sentences = [f"Without results so far: {', '.join(missing)}."] if missing else []
+    show(as_json, record, f"{folder}: {counted(len(written), 'file')}", *sentences)
 
 
 def show_report(report: "Report", as_json: bool) -> None:
@@ -383,14 +398,14 @@ def show_report(report: "Report", as_json: bool) -> None:
     first = {"answer": summary.answer, "trust": summary.trust, "learnt": summary.learnt}
     more = {"found": summary.found, "open": summary.open, "missing": report.commands}
     told = ["\n".join(summary.answers), summary.trust, summary.learnt]
-    said = [f"{text}\n" for text in told if text]
-    said += filter(None, [report.missing])
+    paragraphs = [f"{text}\n" for text in told if text]
+    paragraphs += filter(None, [report.missing])
     where = f"Open in a browser, with all that was found: {report.path}"
-    show(as_json, {"page": str(report.path), **first, **more}, *said, where)
+    show(as_json, {"page": str(report.path), **first, **more}, *paragraphs, where)
 
 
 def _as_json(value: Any) -> Any:
-    """Return a value for JSON: a table becomes a list of records, NaN becomes null."""
+    """Return a value in a form that JSON can hold: a table as records, NaN as null."""
     if isinstance(value, Mapping):
         return {name: _as_json(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Options that several commands share, and checks that need no torch, which loads slowly."""
+"""Options that several commands share, and checks that run before torch is loaded."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -69,7 +69,7 @@ def _change(change: str) -> tuple[str, Any]:
 
 @dataclass(frozen=True)
 class Labelled:
-    """A user's file and its columns."""
+    """A user's file and the names of its columns."""
 
     data: Annotated[Path | None, typer.Option(help="Own file: csv, tsv, jsonl or parquet.")] = None
     text: Annotated[str, typer.Option(help="Own file: column of texts.")] = "text"
@@ -84,7 +84,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Marked(Labelled):
-    """A user's file that may say which of its labels are wrong."""
+    """A user's file that may tell which of its labels are wrong."""
 
     original: Annotated[
         str | None, typer.Option(help="Own file: column of the labels before noise.")
@@ -113,7 +113,7 @@ class Marked(Labelled):
 
     @property
     def is_marked(self) -> bool:
-        """Whether the file says which labels are wrong."""
+        """Return whether the file tells which labels are wrong."""
         return self.original is not None or self.flag is not None
 
 
@@ -128,7 +128,7 @@ class Loading:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Checkpoints that a user has."""
+    """Checkpoints that a user gives."""
 
     final: Annotated[Path, typer.Option(help="Checkpoint that memorised the noisy labels.")]
     reference: Annotated[
@@ -151,13 +151,13 @@ class Checkpoints:
     @property
     def epochs(self) -> dict[int, Path]:
         """Early checkpoints by their epochs."""
-        found = {}
+        folders = {}
         for given in self.epoch or ():
             number, _, folder = given.partition("=")
             if not folder or not number.isdecimal():
                 raise SettingsError(f"--epoch {given}: write an epoch and a folder, as 2=FOLDER.")
-            found[int(number)] = Path(folder)
-        return found
+            folders[int(number)] = Path(folder)
+        return folders
 
     @property
     def by_name(self) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants of the method, and where it runs."""
+    """Settings of the method, and the device it runs on."""
 
     preset: Preset = None
     change: Annotated[
@@ -183,7 +183,7 @@ class Constants:
 
 @dataclass(frozen=True)
 class Plants:
-    """Plants, and the methods that look for them."""
+    """Plants, and the methods that are tried on them."""
 
     windows: Annotated[
         list[str] | None,
@@ -207,7 +207,7 @@ class Plants:
 
 
 def option_by_option(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with an option for every field of the groups that it takes."""
+    """Return the command with one option for every field of the dataclasses that it takes."""
     given = inspect.signature(command).parameters
     groups: dict[str, Any] = {
         name: p.annotation for name, p in given.items() if is_dataclass(p.annotation)
@@ -231,7 +231,7 @@ def option_by_option(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def check_model(name: str, depth: int | None = None) -> None:
-    """Refuse a model that is not there, and layers that it does not have."""
+    """Refuse a model that does not exist, and more layers than it has."""
     from memloc.model.known import KNOWN
     from memloc.study.inputs import config_of, shape_of
 
@@ -242,7 +242,9 @@ def check_model(name: str, depth: int | None = None) -> None:
 
 
 def check_training(folder: Path, weights: Iterable[str]) -> None:
-    """Refuse unknown weights, a folder in use by another process, and one that cannot be made."""
+    """Refuse unknown weights, a folder in use by another process, and one that cannot be
+    created.
+    """
     from memloc.run.records import WEIGHTS
     from memloc.store.files import check_place
     from memloc.store.lock import RUN, refuse_if_busy
@@ -256,7 +258,8 @@ def check_training(folder: Path, weights: Iterable[str]) -> None:
 def check_checkpoints(
     given: Checkpoints, *, needs_start: bool = False, texts: bool = False
 ) -> None:
-    """Refuse checkpoints that are not there, pre-trained weights included if they are needed.
+    """Refuse checkpoints that do not exist, including the pre-trained weights if they are
+    needed.
 
     Without `texts`, refuse a language model as well.
     """

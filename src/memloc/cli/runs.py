@@ -1,4 +1,4 @@
-"""Commands that make runs, and that look at them."""
+"""Commands that make runs, and commands that analyse one run."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -45,9 +45,7 @@ Flip = Annotated[
 TrainMissing = Annotated[
     bool, typer.Option("--train-missing", help="Train reference and frozen weights if not given.")
 ]
-Stream = Annotated[
-    bool, typer.Option("--stream", help="Read one block at a time, for lack of memory.")
-]
+Stream = Annotated[bool, typer.Option("--stream", help="Read one block at a time, to save memory.")]
 
 
 @option_by_option
@@ -86,10 +84,10 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     name = constants.preset or default_preset(model)
     settings = settings_of_run(name, changes, has_noise=own.is_marked)
     check_model(model, loading.depth)
-    found = _read_task(task, data_folder, own, settings.noise.seed)
+    clean_task = _read_task(task, data_folder, own, settings.noise.seed)
     if examples is not None:
-        found = subsample(found, examples, settings.noise.seed)
-    noisy = noisy_task(found, settings.noise)
+        clean_task = subsample(clean_task, examples, settings.noise.seed)
+    noisy = noisy_task(clean_task, settings.noise)
     folder = paths.run_folder(out, noisy.name, model, seed, loading.depth)
     check_training(folder, weights or ())
 
@@ -106,7 +104,7 @@ def _trained(
     weights: list[str] | None,
     device: str,
 ) -> "Run":
-    """Train what a spec describes; torch is loaded only now."""
+    """Train the run that the arguments describe; torch is loaded only here."""
     from memloc.model.load import LoadOptions
     from memloc.run.records import WEIGHTS
     from memloc.run.spec import RunSpec
@@ -127,7 +125,7 @@ def _read_task(name: str | None, folder: Path | None, own: Marked, seed: int) ->
 
 @contextmanager
 def _told(work: str, *first: Any) -> Iterator[None]:
-    """While active, progress is shown, and before work of this kind what it will cost."""
+    """Show progress while active, and before work of this kind its expected cost."""
 
     def tell(*facts: Any) -> None:
         from memloc.study.calibrate import TELL  # loads torch
@@ -143,7 +141,7 @@ def _with_flip(
 ) -> dict[str, Any]:
     """Return the settings, with the share of labels to flip among them.
 
-    There is one source of texts; for a file of one's own, one way to say which labels are wrong.
+    It refuses two sources of texts and, for a user's own file, two ways to mark wrong labels.
     """
     noise = {"flip": flip, "original": own.original, "flag": own.flag}
     given = [f"--{name}" for name, value in noise.items() if value is not None]
@@ -215,17 +213,17 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     }
     with _told("training", run.parent):
         if own.data is None:
-            made = adopt_trainer(run, **_of_trainer(checkpoints, own), **given)
+            adopted = adopt_trainer(run, **_of_trainer(checkpoints, own), **given)
         else:
-            made = adopt_checkpoints(run, **checkpoints.by_name, **asdict(own), **given)
-    console.show_run(made, common_preset(name).verdict.noisy_at_least, as_json)
+            adopted = adopt_checkpoints(run, **checkpoints.by_name, **asdict(own), **given)
+    console.show_run(adopted, common_preset(name).verdict.noisy_at_least, as_json)
 
 
 def _of_trainer(checkpoints: Checkpoints, own: Marked) -> dict[str, Any]:
-    """Return the arguments that may go with a Trainer's output folder; others are refused."""
-    said = (own.text, own.pair, own.label, own.original, own.flag)
+    """Return the arguments that may go with a Trainer's output folder; refuse others."""
+    columns = (own.text, own.pair, own.label, own.original, own.flag)
     if (
-        said != ("text", None, "label", None, None)
+        columns != ("text", None, "label", None, None)
         or checkpoints.pretrained
         or checkpoints.memorised
         or checkpoints.epoch
@@ -266,7 +264,7 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
     from memloc.labels.find import find as look
 
     with _told("halves"):
-        found = look(
+        suspects = look(
             *given,
             out,
             **own.columns,
@@ -275,11 +273,11 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
             settings=changes,
             device=constants.device,
         )
-    console.show_suspects(found, as_json)
+    console.show_suspects(suspects, as_json)
 
 
 def _data_and_model(model: str, own: Labelled) -> tuple[Any, str | None]:
-    """Return the file and the model, or the folder of a run alone."""
+    """Return the file and the model, or the run's folder without a model."""
     from memloc.data.own import Columns
     from memloc.data.tables import read_values
 
@@ -298,7 +296,7 @@ RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="Folder of a run made by train or adopt.")
 ]
 Details = Annotated[
-    bool, typer.Option("--details", help="Print what every method found, and what to bear in mind.")
+    bool, typer.Option("--details", help="Print the result of every method, with its caveats.")
 ]
 SettingOption = Annotated[
     list[str] | None, typer.Option("--set", help="A method's setting, as METHOD.NAME=VALUE.")
@@ -331,7 +329,7 @@ def localise(  # noqa: PLR0913, PLR0917 - one option for each thing that people 
     from memloc.methods.apply import localise as look
 
     with _told("methods"):
-        found = look(
+        findings = look(
             run,
             methods or None,
             settings=changes_of(change),
@@ -339,9 +337,9 @@ def localise(  # noqa: PLR0913, PLR0917 - one option for each thing that people 
             device=device,
         )
     if as_json or details:
-        console.show_found(found, "methods", as_json)
+        console.show_found(findings, "methods", as_json)
     else:
-        console.show_layers(found)
+        console.show_layers(findings)
 
 
 def analyse(
@@ -361,7 +359,7 @@ def analyse(
     """Show how noisy examples drift from their original class to the assigned one.
 
     Centroids and label probes find the layers where this happens; generalisation trains models
-    on halves of the data to see which labels can only be known by heart. To repeat centroids
+    on halves of the data to see which labels must have been memorised. To repeat centroids
     with layers 3 to 6 of the reference weights, add `--set centroids.windows=[3-6]`.
 
     Example: `memloc analyse runs/tiny-topic/tiny-opt/seed-1 centroids label_probes`
@@ -369,14 +367,14 @@ def analyse(
     from memloc.methods.apply import analyse as look
 
     with _told("methods"):
-        found = look(
+        findings = look(
             run,
             analyses or None,
             settings=changes_of(change),
             force=force,
             device=device,
         )
-    console.show_found(found, "analyses", as_json)
+    console.show_found(findings, "analyses", as_json)
 
 
 def timeline(
@@ -402,7 +400,7 @@ def repair(
     run: RunFolder,
     out: Annotated[Path, typer.Option(help="Folder of the repaired checkpoint.")],
     way: Annotated[
-        str, typer.Option(help="layers (put in the reference's) or retrain (on clean examples).")
+        str, typer.Option(help="layers (insert the reference's) or retrain (on clean examples).")
     ] = "layers",
     change: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of repair, e.g. epochs=5.")
@@ -410,7 +408,7 @@ def repair(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Take memorised labels or texts out of a model, and test if they are gone or only hidden.
+    """Remove memorised labels or texts from a model, and test if they are gone or only hidden.
 
     The smallest set of layers that holds them is found by exact shares and replaced. The repaired
     model is compared with repairs of other layers, of the head, and with fine-tuning again: are the
@@ -422,15 +420,18 @@ def repair(
 
     settings = {"way": way, **changes_of(change)}
     with _told("repair"):
-        found = mend(run, out, settings=settings, device=device)
-    console.show_repaired(found, as_json)
+        repaired = mend(run, out, settings=settings, device=device)
+    console.show_repaired(repaired, as_json)
 
 
 def push(
     run: RunFolder,
     repository: Annotated[str, typer.Argument(help="Repository of the hub, as user/name.")],
     public: Annotated[
-        bool, typer.Option("--public", help="Let everybody read it; its texts are in it.")
+        bool,
+        typer.Option(
+            "--public", help="Let everybody read the repository, training texts included."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from memloc.study.execute import Execution
 
 StudyFolder = Annotated[Path, typer.Argument(help="Folder with a study.yaml.")]
-Jobs = Annotated[int | None, typer.Option(help="Steps at the same time. Default: one per core.")]
+Jobs = Annotated[int | None, typer.Option(help="Number of parallel steps. Default: one per core.")]
 
 
 def init(
@@ -51,17 +51,17 @@ def plan(
     steps: Annotated[bool, typer.Option("--steps", help="List every step.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a study consists of, what is done, and what the rest will cost.
+    """Show the steps of a study, how many are done, and what the rest will cost.
 
     Example: `memloc plan demo`
     """
     from memloc.study.execute import open_study
     from memloc.study.view import plan_rows, plan_sentences, step_rows
 
-    found = open_study(study, jobs=jobs)
-    every = step_rows(found)
+    opened = open_study(study, jobs=jobs)
+    every = step_rows(opened)
     shown = [every] if steps else []
-    console.show(as_json, every, *shown, plan_rows(found), "", *plan_sentences(found))
+    console.show(as_json, every, *shown, plan_rows(opened), "", *plan_sentences(opened))
 
 
 def run(  # noqa: PLR0913, PLR0917 - one option for each thing that people vary
@@ -74,13 +74,13 @@ def run(  # noqa: PLR0913, PLR0917 - one option for each thing that people vary
     retry: Annotated[
         bool, typer.Option("--retry", help="Repeat steps that failed before.")
     ] = False,
-    on: Annotated[str, typer.Option(help="Where: local or ray.")] = "local",
+    on: Annotated[str, typer.Option(help="Where to run: local or ray.")] = "local",
     address: Annotated[
         str | None, typer.Option(help="Address of the Ray cluster, e.g. auto.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run what is missing of a study, in parallel; continue where it stopped.
+    """Run the missing steps of a study in parallel; continue where it stopped.
 
     Example: `memloc run demo --only "localise tiny-topic" --only plant`
     """
@@ -108,8 +108,8 @@ def status(study: StudyFolder, as_json: AsJson = False) -> None:
     """
     from memloc.study.view import status_sentences, study_status
 
-    found = study_status(study)
-    console.show(as_json, found, *status_sentences(found))
+    facts = study_status(study)
+    console.show(as_json, facts, *status_sentences(facts))
 
 
 def logs(
@@ -184,7 +184,7 @@ def board(
         list[str] | None,
         typer.Option(help="A localiser, or module:Class of your own. Default: all of them."),
     ] = None,
-    small: Annotated[bool, typer.Option("--small", help="Six plants, no nulls.")] = False,
+    small: Annotated[bool, typer.Option("--small", help="Only six plants, and no nulls.")] = False,
     jobs: Jobs = None,
     out: Annotated[Path, typer.Option(help="Folder of the study that is written.")] = Path("board"),
     as_json: AsJson = False,
@@ -208,7 +208,9 @@ def board(
 def _plant_and_show(
     opened: "Execution", out: Path, show: Callable[["Results", bool], None], as_json: bool
 ) -> None:
-    """Run a study of plants and show what methods found; code 1 if a step failed or none can."""
+    """Run a study of plants and show its results; exit with code 1 if a step failed or none can
+    run.
+    """
     from memloc.reporting.results import load_results
     from memloc.study.view import failures, shown
 
@@ -216,14 +218,14 @@ def _plant_and_show(
         ended = opened.run(watch)
     for sentence in failures(ended):
         say(sentence, sys.stderr)
-    found = load_results(out)
-    show(found, as_json)
-    if ended.count("failed") or not found.plants["used"].any():
+    results = load_results(out)
+    show(results, as_json)
+    if ended.count("failed") or not results.plants["used"].any():
         raise typer.Exit(1)
 
 
 def _own_data(tasks: list[str] | None, own: Marked) -> dict[str, Any]:
-    """The file to plant, by its name, as a study describes it."""
+    """Return the user's file to plant, by its name, in the form of a study file."""
     from memloc.protocol import NoiseSettings
 
     if own.data is None and not tasks:
@@ -239,7 +241,7 @@ def _own_data(tasks: list[str] | None, own: Marked) -> dict[str, Any]:
 
 
 def _used(changes: dict[str, Any], chosen: Sequence[str] | None) -> dict[str, Any]:
-    """Return the settings; those of methods that do not look for the plant are refused."""
+    """Return the settings; refuse settings of methods that are not tried on the plants."""
     from memloc.methods.protocol import preset
     from memloc.methods.registry import methods
     from memloc.protocol import refuse_idle

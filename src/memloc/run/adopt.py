@@ -1,4 +1,4 @@
-"""Makes a run of checkpoints and data that somebody already has."""
+"""Makes a run from checkpoints and data that a user already has."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -152,7 +152,7 @@ def adopt_trainer(  # noqa: PLR0913 - each is something that people have or do n
     device: str = "auto",
     stream: bool = False,
 ) -> Run:
-    """Make a run of the output folder of a Hugging Face Trainer that had a `memloc.RunCallback`.
+    """Make a run from the output folder of a Hugging Face Trainer that had a `memloc.RunCallback`.
 
     The callback kept the data, the final, memorised and early weights and the name of the
     pre-trained model, so nothing else is needed.
@@ -161,7 +161,7 @@ def adopt_trainer(  # noqa: PLR0913 - each is something that people have or do n
         folder: Folder of the run.
         output: The Trainer's output folder (`output_dir`).
         reference: Checkpoint that was fine-tuned on the original labels, or such an output folder.
-        frozen: Checkpoint of which only the head was trained.
+        frozen: Checkpoint in which only the head was trained.
         held_out: Unseen examples with columns `text`, `pair` if texts have two parts, and `label`.
         seed: Seed of random choices and of trainings; by default the Trainer's.
         preset: `paper`, `reference` or `demo`.
@@ -179,7 +179,9 @@ def adopt_trainer(  # noqa: PLR0913 - each is something that people have or do n
 
 
 def _of_trainer(output: Path) -> dict[str, Any]:
-    """Return what `RunCallback` left in a Trainer's output folder, as arguments of `adopt`."""
+    """Return the files that `RunCallback` left in a Trainer's output folder, as arguments of
+    `adopt`.
+    """
     kept = output / paths.TRAINER
     if not (kept / paths.TRAINER_RECORD).is_file():
         raise SettingsError(
@@ -203,7 +205,7 @@ def _of_trainer(output: Path) -> dict[str, Any]:
 
 
 def _keep_curves(run: Run, data: Source) -> None:
-    """Copy the training curve that `RunCallback` wrote next to the data into the run."""
+    """Copy into the run the training curve that `RunCallback` wrote next to the data."""
     if not isinstance(data, Path):
         return
     kept = data.parent
@@ -221,7 +223,7 @@ def _options(
 
 
 def _places(epochs: Any, **given: str | Path | None) -> dict[str, Path]:
-    """Return the folders of weights; a Trainer's folder stands for the final ones kept in it."""
+    """Return the folders of weights; a Trainer's folder is replaced by its final weights."""
     given |= _early(epochs)
     places = {name: Path(place) for name, place in given.items() if place is not None}
     kept = {name: place / paths.TRAINER / "final" for name, place in places.items()}
@@ -238,14 +240,14 @@ def _early(epochs: Any) -> dict[str, str | Path]:
 
 
 def _number(epoch: object) -> int:
-    """Return the number of an epoch; whatever is no whole number from 1 is refused."""
+    """Return the number of an epoch; refuse anything but a whole number from 1."""
     if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 1:
         raise SettingsError(f"Epochs are whole numbers from 1, not {epoch!r}.")
     return epoch
 
 
 def _noted(run: Run, new: RunStatus, data: Source) -> Run:
-    """Add a training curve, weights, new places of weights and accuracies to a run."""
+    """Add weights, new folders of weights and accuracies to the status of a run."""
     _keep_curves(run, data)
     if few := few_in(run.task):
         tell(few)
@@ -272,29 +274,29 @@ def _examined(
     how: LoadOptions,
     measure: Callable[[Classifier, str], dict[str, float]],
 ) -> RunStatus:
-    """Check all weights against the final ones, and measure what the labels' weights predict.
+    """Check all weights against the final ones, and measure their accuracies.
 
-    `how` names the pre-trained weights, into which adapters are merged, if they are given. Each
-    checkpoint is loaded once and let go before the next, so that at most two are held.
+    `how` names the pre-trained weights, if given, into which adapters are merged. Each checkpoint
+    is loaded once and released before the next, so that at most two are in memory.
     """
-    found = {"final": _compared(final, final, "final", places["final"])}
+    checkpoints = {"final": _compared(final, final, "final", places["final"])}
     reference = None
     for name, place in places.items():
         if name == "final":
             continue
         other = load_checkpoint(place, how, texts=not final.label_names)
-        found[name] = _compared(final, other, name, place)
+        checkpoints[name] = _compared(final, other, name, place)
         if name == "reference":
-            _refuse_copy(found)
+            _refuse_copy(checkpoints)
             reference = measure(other, name)["accuracy"]
         del other
     if how.base is not None:
         cut = replace(how, base=None, depth=final.stack.depth)
         start = load_start(how.base, final.label_names, cut)
-        found["pretrained"] = _compared(final, start, "pretrained", Path(how.base))
+        checkpoints["pretrained"] = _compared(final, start, "pretrained", Path(how.base))
         del start
     ending = Accuracies.of(measure(final, "final"))
-    return RunStatus(adopted=found, final=ending, reference=reference)
+    return RunStatus(adopted=checkpoints, final=ending, reference=reference)
 
 
 def _record(
@@ -320,7 +322,7 @@ def _refuse_copy(found: Mapping[str, Checkpoint]) -> None:
 
 
 def _compared(final: Classifier, other: Classifier, name: str, place: Path) -> Checkpoint:
-    """Check that weights go with the final ones, and describe them by their contents."""
+    """Check that weights suit the final ones, and describe them by their contents."""
     check_pair(final, other, name)
     if other.unchanged_layers and name != "frozen":
         layers = ", ".join(map(str, other.unchanged_layers))
@@ -335,13 +337,13 @@ def _compared(final: Classifier, other: Classifier, name: str, place: Path) -> C
 def _measured(
     task: Task, settings: RunSettings, device: str, model: Classifier, weights: str
 ) -> dict[str, float]:
-    """Measure how often weights predict the labels that they were trained on."""
+    """Return the accuracies of weights on the labels that they were trained on."""
     labels = task.labels.original if weights == "reference" else task.labels.assigned
     if not hasattr(model.model, "places"):  # a streamed model stays where its files are
         model.model.to(pick_device(device)).eval()
     with suitable_threads(model.stack.width):
-        found = predicted(model.stack, encode_for(model, task.train, settings.text.max_tokens))
-    return accuracies(found, labels, task.labels)
+        answers = predicted(model.stack, encode_for(model, task.train, settings.text.max_tokens))
+    return accuracies(answers, labels, task.labels)
 
 
 def _with_missing(run: Run) -> Run:

@@ -1,4 +1,4 @@
-"""Begins runs: opens the folder of a run that is there, or writes the record of a new one."""
+"""Begins runs: opens the folder of an existing run, or writes the record of a new one."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from memloc.store.files import remove
 from memloc.store.records import as_table, read_json, write_json, write_table
 
 FOR_PEOPLE = {"source", "noise"}
-"""Fields of a task's record that are for people and decide nothing."""
+"""Fields of a task's record that inform people and decide nothing."""
 
 
 def begin(
@@ -25,7 +25,14 @@ def begin(
     status: RunStatus | None = None,
     device: str = "auto",
 ) -> Run:
-    """Open the run in this folder, or make it; one that was made of something else is refused."""
+    """Open the run in this folder, or create it; refuse a run that was made from something else.
+
+    Args:
+        folder: Folder of the run.
+        task: The task it is trained on.
+        record: Record of the run as it should be.
+        status: Status of a new run.
+    """
     wanted = Run(folder, record, status=status or RunStatus(), device=device)
     if (folder / paths.RUN).is_file():
         if not (folder / paths.STATUS).is_file():
@@ -47,7 +54,7 @@ def begin(
 
 
 def _begin_status(wanted: Run) -> None:
-    """Write the status of a run that lost it; weights that nothing is known of are removed."""
+    """Write the status of a run that lost it; remove weights without known accuracies."""
     folder = wanted.folder
     _same_or_refuse(replace(wanted, record=read_record(folder / paths.RUN, RunRecord)), wanted)
     if wanted.plant is not None:  # only the lost attempts told the learning rate of its weights
@@ -57,14 +64,14 @@ def _begin_status(wanted: Run) -> None:
 
 
 def _forget(folder: Path) -> None:
-    """Remove weights of which no record says how well they learnt; they are made again."""
+    """Remove weights whose accuracies no record has; they are trained again."""
     early = (folder / paths.CHECKPOINTS).glob(paths.epoch("*"))
     for path in (paths.checkpoint(folder, "final"), paths.checkpoint(folder, "memorised"), *early):
         remove(path)
 
 
 def _restore(run: Run, task: Task) -> None:
-    """Write labels and curves again if they are missing or damaged; both are known elsewhere."""
+    """Write missing or damaged labels and curves again from the copies elsewhere."""
     try:
         _ = run.task
     except StoreError as error:
@@ -87,12 +94,14 @@ def _write_labels(folder: Path, task: Task) -> None:
 def _same_or_refuse(run: Run, wanted: Run) -> None:
     old, new = _compared(run), _compared(wanted)
     # Adopted weights may be added to a run later.
-    found = [(name, old[name], new[name]) for name in new if old.get(name, new[name]) != new[name]]
+    differences = [
+        (name, old[name], new[name]) for name in new if old.get(name, new[name]) != new[name]
+    ]
     one, other = run.spec.model, wanted.spec.model
     if one != other and run.record.weights_hash != wanted.record.weights_hash:
-        found.insert(0, ("model", one, other))  # says more than a hash
-    if found:
-        name, before, now = found[0]
+        differences.insert(0, ("model", one, other))  # tells more than a hash
+    if differences:
+        name, before, now = differences[0]
         another = "another folder" + (" with --out" if wanted.record.made_by == "train" else "")
         differs = BY_CONTENT.get(name) or f"settings: {name} is {before!r} there and {now!r} here"
         raise StoreError(
@@ -105,11 +114,11 @@ BY_CONTENT = {
     "weights_hash": "weights: the model's differ from those that it was made from",
     **{f"{name} weights": f"{name} weights than these" for name in ("pretrained", *WEIGHTS)},
 }
-"""Sentences for differences of which only hashes are known."""
+"""Sentences for differences in facts of which only hashes are known."""
 
 
 def _compared(run: Run) -> dict[str, Any]:
-    """Return the facts that have to be the same for a folder to be used again."""
+    """Return the facts that must agree for a folder to be used again."""
     record = run.record
     named = {name: getattr(record, name) for name in ("made_by", "depth", "weights_hash")}
     task = {f"task.{k}": v for k, v in dict(record.task).items() if k not in FOR_PEOPLE}

@@ -1,4 +1,4 @@
-"""Makes any fine-tuning with the Hugging Face Trainer a run that `memloc.adopt` reads."""
+"""Lets any fine-tuning with the Hugging Face Trainer leave a folder that `memloc.adopt` reads."""
 
 import sys
 import time
@@ -26,7 +26,8 @@ Texts = Sequence[str] | Sequence[Sequence[str]]
 
 
 class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no types
-    """Keeps what memloc needs of a training with the Trainer; `memloc.adopt` reads it afterwards.
+    """Keeps the data and weights of a training with the Trainer, for `memloc.adopt` to read
+    afterwards.
 
     After each epoch, the model's predictions for the training texts are kept; so are the weights of
     the first epoch whose training accuracy is near the ceiling, and the last ones.
@@ -34,12 +35,12 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
     Args:
         texts: Training texts in the order of the Trainer's data set, as strings or as tuples of the
             parts of a text.
-        labels: Labels that are trained on, as numbers.
+        labels: Labels to train on, as numbers.
         original: Labels before noise; to train the reference, give them as `labels` as well.
         near_ceiling: Training accuracy above which weights count as memorised.
         keep_epochs: With `early`, the weights of every epoch are kept until 95 % of the noisy
             labels are learnt, and those of epochs 2, 4, 8, … after that. They show when labels were
-            learnt, and one of them can take the place of a reference.
+            learnt, and one of them can replace a reference.
         max_tokens: Largest number of tokens of a text; longer ones are cut.
     """
 
@@ -79,7 +80,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
         self.keeps_early = keep_epochs == "early"
 
     def on_train_begin(self, args: Any, state: Any, _control: Any, **given: Any) -> None:
-        """Refuse at once what could not be read afterwards."""
+        """Refuse a training whose folder could not be read afterwards."""
         if args.world_size > 1:
             raise SettingsError("RunCallback works with one process; train without others.")
         if state.global_step > 0:
@@ -106,24 +107,26 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
         trained = self._classifier(given)
         encoded = encode_for(trained, self.examples, self.max_tokens)
         predicted = predict(trained.stack, encoded).argmax(1)
-        found = accuracies(predicted, self.noisy.assigned, self.noisy)
+        measured = accuracies(predicted, self.noisy.assigned, self.noisy)
         losses = [np.nan, *(entry["loss"] for entry in state.log_history if "loss" in entry)]
         epoch = len(self.rows) + 1
         self.predicted[f"epoch {epoch}"] = predicted
         what = {"training": "noisy", "epoch": epoch, "loss": float(losses[-1])}
         began, self.began = self.began, time.perf_counter()
         times = {"validation_accuracy": np.nan, "seconds": self.began - began}
-        self.rows.append({**what, **found, **times})
+        self.rows.append({**what, **measured, **times})
         if self.keeps_early and keeps_epoch(self.rows, state.num_train_epochs):
             self._save(paths.epoch(epoch), given)
             self.epochs.append(epoch)
             if epoch == 1:
                 self._tell_size()
-        if "memorised" not in self.kept and found["accuracy"] > self.near_ceiling:
+        if "memorised" not in self.kept and measured["accuracy"] > self.near_ceiling:
             self._save("memorised", given)
 
     def on_train_end(self, args: Any, _state: Any, _control: Any, **given: Any) -> None:
-        """Keep the last weights, the data, the predictions, and what says how they belong."""
+        """Keep the last weights, the data, the predictions, and a record of how they belong to each
+        other.
+        """
         self._save("final", given)
         trained = self._classifier(given)
         write_table(self.folder / paths.PREDICTIONS, as_table(self.predicted), {})
@@ -164,7 +167,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
         self.kept.append(weights)
 
     def _tell_size(self) -> None:
-        """Say what early checkpoints take on disk, from the first one."""
+        """Print, at the first early checkpoint, how much disk space such checkpoints take."""
         files = (self.folder / paths.epoch(1)).rglob("*")
         taken = sum(file.stat().st_size for file in files) / 1e6
         say(
@@ -181,18 +184,18 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
 
 
 def _numbers(labels: Sequence[int]) -> IntArray:
-    """Return labels as an array; whatever is not a number of a class is refused."""
-    found = np.asarray(labels)
-    if found.ndim != 1 or found.dtype.kind not in "iu" or (len(found) and found.min() < 0):
+    """Return labels as an array; refuse anything but numbers of classes."""
+    numbers = np.asarray(labels)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or (len(numbers) and numbers.min() < 0):
         raise DataError(
             f"RunCallback needs labels as the model's numbers of classes, from 0, and was given "
             f"{shortened(repr(labels[0]))}: use model.config.label2id for names."
         )
-    return found.astype(np.int64)
+    return numbers.astype(np.int64)
 
 
 def _pretrained(model: Any) -> str:
-    """Return the name of the pre-trained model that a model says it was made from."""
+    """Return the name of the pre-trained model that is stored in a model."""
     if hasattr(model, "peft_config"):
         return str(model.peft_config[model.active_adapter].base_model_name_or_path)
     return str(model.name_or_path)

@@ -1,4 +1,4 @@
-"""Sends a run's folder to a repository of the hub, and fetches it from there.
+"""Sends a run's folder to a repository of the hub, and fetches one from there.
 
 A repository holds the records, the data, the results and all weights of a run, and a list of these
 files with their checksums. No code and no pickle is sent or fetched.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memloc.run.records import RunStatus
 
 SAFE = (".json", ".parquet", ".safetensors", ".txt", ".model")
-"""Endings of files that hold no code."""
+"""Suffixes of files that hold no code."""
 CARD = """---
 library_name: memloc
 tags: [memloc]
@@ -67,33 +67,35 @@ def download(repository: str, draft: Path, revision: str | None) -> None:
     from huggingface_hub import HfApi, constants, snapshot_download
 
     with _asked(repository, "could not be read"):
-        found = HfApi(endpoint=constants.ENDPOINT).model_info(repository, revision=revision)
+        repository_info = HfApi(endpoint=constants.ENDPOINT).model_info(
+            repository, revision=revision
+        )
         snapshot_download(
             repository,
-            revision=found.sha,  # one state of the repository, whoever pushes meanwhile
+            revision=repository_info.sha,  # one state of the repository, whoever pushes meanwhile
             local_dir=draft,
             allow_patterns=[f"*{ending}" for ending in SAFE],
             endpoint=constants.ENDPOINT,
         )
-    there = {
+    listed_files = {
         path.relative_to(draft).as_posix(): path
         for path in draft.rglob("*")
         if path.is_file() and path.relative_to(draft).parts[0] != ".cache"
     }
-    if paths.LISTED not in there:
+    if paths.LISTED not in listed_files:
         raise StoreError(f"{repository} holds no run that `memloc push` sent: check the name.")
-    wanted = read_json(there.pop(paths.LISTED)).get("files")
+    wanted = read_json(listed_files.pop(paths.LISTED)).get("files")
     wrong = [
         name
-        for name in sorted({*there, *(wanted or {})})
-        if not wanted or name not in there or wanted.get(name) != _sha256(there[name])
+        for name in sorted({*listed_files, *(wanted or {})})
+        if not wanted or name not in listed_files or wanted.get(name) != _sha256(listed_files[name])
     ]
     if wrong:
         raise StoreError(
             f"{repository} is damaged: {listed(wrong[:3])} differ from the list of checksums in "
             f"{paths.LISTED}. Try again, or ask its owner to push the run again."
         )
-    for path in there.values():
+    for path in listed_files.values():
         if path.suffix == ".parquet":
             read_columns(path)
     for name in (".cache", paths.LISTED):  # the hub's own notes, and what was just compared
@@ -101,7 +103,7 @@ def download(repository: str, draft: Path, revision: str | None) -> None:
 
 
 def check_fetched(run: "Run", repository: str) -> None:
-    """Refuse a fetched run that is not whole, needs code, or names weights outside its folder."""
+    """Refuse a fetched run that is incomplete, needs code, or names weights outside its folder."""
     if run.spec.remote_code or run.spec.any_format:
         raise StoreError(
             f"{repository} needs code or pickled weights of a model's repository, which memloc "
@@ -139,13 +141,13 @@ def _files_of(run: "Run") -> dict[str, Path]:
 
 
 def _adopted_start(run: "Run") -> list[str]:
-    """Return `pretrained` where these weights were adopted from a folder."""
+    """Return `pretrained` in a list if these weights were adopted from a folder, else nothing."""
     given = run.status.adopted.get("pretrained")
     return ["pretrained"] if given is not None and run.path("pretrained").is_dir() else []
 
 
 def _moved(run: "Run", names: set[str]) -> "RunStatus":
-    """Return the run's status with adopted weights where they are in the repository."""
+    """Return the run's status with adopted weights at their places in the repository."""
     homes = {PurePosixPath(name).parent.as_posix() for name in names}
     adopted = {
         name: known.replace({"path": home})
@@ -163,7 +165,7 @@ def _sha256(path: Path) -> str:
 
 @contextmanager
 def _asked(repository: str, what: str) -> Iterator[None]:
-    """While active, whatever the hub raises becomes one sentence."""
+    """Turn any error of the hub into one sentence while active."""
     if repository.count("/") != 1:
         raise StoreError(f"{repository!r} is no repository: give a user and a name, as user/run.")
     reason = hub.unreachable()

@@ -1,7 +1,7 @@
 """A run: one task, one model, one seed; its data, weights and results in one folder.
 
-`memloc.train` makes one, `memloc.adopt` makes one of checkpoints that somebody already has, and
-whatever works on the one works on the other.
+`memloc.train` trains a run, `memloc.adopt` makes one from a user's checkpoints; everything that
+works on the first works on the second.
 """
 
 import re
@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 
 
 def is_folder(weights: str) -> bool:
-    """Return whether weights are named by the folder of a checkpoint, and not as those of a run."""
+    """Return whether weights are named by a checkpoint's folder rather than by a name within the
+    run.
+    """
     return "/" in weights or "\\" in weights
 
 
@@ -60,7 +62,7 @@ class Run(Plotted):
 
     @classmethod
     def open(cls, folder: str | Path, device: str = "auto") -> "Run":
-        """Open a run that exists."""
+        """Open an existing run."""
         path, status = Path(folder) / paths.RUN, Path(folder) / paths.STATUS
         if not path.is_file():
             raise StoreError(_no_run(Path(folder)))
@@ -114,7 +116,7 @@ class Run(Plotted):
 
     @property
     def plant(self) -> PlantSpec | None:
-        """The plant of the run: where noisy labels may be memorised; None if anywhere."""
+        """Plant of the run, the layers that noisy labels may change; None for ordinary runs."""
         return self.spec.plant
 
     @property
@@ -129,7 +131,7 @@ class Run(Plotted):
 
     @cached_property
     def settings(self) -> RunSettings:
-        """Settings of the run's trainings; a plant that fell short has a higher learning rate."""
+        """Settings of the run's trainings; a plant that was repeated has a higher learning rate."""
         settings, plant = self.spec.settings, self.plant
         if plant is None or not self.status.attempts:
             return settings
@@ -138,41 +140,41 @@ class Run(Plotted):
 
     @property
     def model_name(self) -> str:
-        """Name of the model for people; a model from a folder is called like the folder."""
+        """Name of the model for display; for a model from a folder, the name of the folder."""
         if self.record.made_by == "adopt" and "pretrained" not in self.status.adopted:
             return self.folder.resolve().name
         return Path(self.spec.model).name
 
     @property
     def name(self) -> str:
-        """Name of the run for people: task, model and seed."""
+        """Name of the run for display: task, model and seed."""
         return f"{self.record.task.name} · {self.model_name} · seed {self.seed}"
 
     @property
     def table(self) -> Table:
-        """The training curves: one row per training and epoch."""
+        """Training curves: one row per training and epoch."""
         return self.training()
 
     def card(self) -> Card:
-        """Return what the run was trained on, what it memorised and which weights there are."""
+        """Return the facts shown for a run: its data, what it memorised, and its weights."""
         task, final = self.record.task, self.status.final
-        found = "no final weights yet"
+        outcome = "no final weights yet"
         if final is not None:
-            found = f"the final weights predict {final.noisy:.0%} of the noisy labels"
+            outcome = f"the final weights predict {final.noisy:.0%} of the noisy labels"
         facts = [
-            f"{task.noisy:,} of {counted(task.train, 'training example')} noisy; {found}",
+            f"{task.noisy:,} of {counted(task.train, 'training example')} noisy; {outcome}",
             f"weights: {', '.join(self.weights()) or 'none'}; {counted(self.depth, 'layer')}",
         ]
         return Card(f"Run {self.name} in {self.folder}", facts)
 
     @property
     def is_null(self) -> bool:
-        """Whether the run is the null of a planted run, which has nothing to memorise."""
+        """Return whether the run is the null of a planted run, with nothing to memorise."""
         return self.plant is not None and self.plant.null
 
     @cached_property
     def task(self) -> Task:
-        """The task as it was trained on, with its original labels."""
+        """Task that the run was trained on, with its original labels."""
         table, _ = read_table(self.folder / paths.LABELS)
         with as_stored(self.folder / paths.LABELS):
             task = task_of(table, self.record.task)
@@ -182,7 +184,7 @@ class Run(Plotted):
 
     @property
     def noisy(self) -> NoisyLabels:
-        """The training labels before and after noise."""
+        """Training labels before and after noise."""
         return self.task.labels
 
     @cached_property
@@ -197,9 +199,10 @@ class Run(Plotted):
 
     @cached_property
     def planted_groups(self) -> IntArray:
-        """The group (from 0) of each training example: a plant deals out noisy and clean ones.
+        """Group (from 0) of each training example in a plant with several groups.
 
-        All are in group 0 where nothing was planted, or all in the same layers.
+        Both noisy and clean examples are divided among groups. All are in group 0 in ordinary runs,
+        and in plants with one group.
         """
         groups = np.zeros(len(self.noisy.is_noisy), dtype=np.int64)
         plant = self.plant
@@ -210,7 +213,7 @@ class Run(Plotted):
         return groups
 
     def training(self) -> Table:
-        """The training curves, one row per training and epoch; empty where nothing was trained."""
+        """Training curves, one row per training and epoch; empty if nothing was trained."""
         path = self.folder / paths.TRAINING
         # Where memloc trained the final weights, their curves must be there.
         if not path.is_file() and not paths.checkpoint(self.folder, "final").is_dir():
@@ -221,9 +224,9 @@ class Run(Plotted):
 
     @cached_property
     def reference_accuracy(self) -> float:
-        """The share of their own labels that the reference weights predict; NaN if not known.
+        """Share of their own labels that the reference weights predict; NaN if unknown.
 
-        Ordinary texts need not be recalled, so it says nothing about a task of texts.
+        Ordinary texts need not be recalled, so it means nothing for a task of texts.
         """
         if not self.record.task.label_names:
             return float("nan")
@@ -238,17 +241,17 @@ class Run(Plotted):
         return Path(weights) if is_folder(weights) else paths.checkpoint(self.folder, weights)
 
     def work(self, method: str) -> Path:
-        """A folder in which a method may keep unfinished work."""
+        """Return the folder in which a method may keep unfinished work."""
         return paths.work(self.folder, method)
 
     def has(self, weights: str) -> bool:
-        """Return whether these weights are there."""
+        """Return whether the run has these weights."""
         if weights == "pretrained":
             return self.record.made_by == "train" or weights in self.status.adopted
         return self.path(weights).is_dir()
 
     def weights(self) -> list[str]:
-        """Return the names of the fine-tuned weights that are there."""
+        """Return the names of the run's fine-tuned weights."""
         return [name for name in WEIGHTS if self.has(name)]
 
     def epochs(self) -> list[int]:
@@ -258,7 +261,7 @@ class Run(Plotted):
         return sorted(n for name in names if (n := _epoch(name)) and self.has(name))
 
     def require(self, weights: str) -> None:
-        """Raise an error if these weights are missing, and say how to get them.
+        """Raise an error if these weights are missing, with advice on how to get them.
 
         Weights outside the run are named by their folder, such as `./other`.
         """
@@ -319,7 +322,7 @@ class Run(Plotted):
         return loaded
 
     def load_start(self, seed: int, label_names: Sequence[str]) -> "Classifier":
-        """Load the pre-trained weights unchecked, with a new head for these labels from `seed`."""
+        """Load the pre-trained weights without checking them, with a new head for these labels."""
         from memloc.model.load import LoadOptions, load_model
 
         spec = self.spec
@@ -335,12 +338,16 @@ class Run(Plotted):
         return self._at(given), given.hash
 
     def _at(self, known: Checkpoint) -> str:
-        """Return the place of adopted weights, which is inside the folder of a run from the hub."""
+        """Return the place of adopted weights; in a run from the hub, it is inside the run's
+        folder.
+        """
         inside = self.folder / known.path
         return str(inside) if inside.is_dir() else known.path
 
     def check_unchanged(self, weights: Iterable[str]) -> None:
-        """Refuse weights whose files, the tokenizer's too, are not those that were kept."""
+        """Refuse weights whose files, including the tokenizer's, have changed since they were
+        recorded.
+        """
         for name in weights:
             folder = self.path(name)
             about, known = folder / paths.PROVENANCE, ""  # where nobody noted the hash
@@ -352,7 +359,7 @@ class Run(Plotted):
                 raise self._changed(name)
 
     def check_whole(self) -> None:
-        """Refuse a run of which anything is missing, damaged or changed; results do not count."""
+        """Refuse a run with a missing, damaged or changed part; its results are not checked."""
         _ = self.task, self.training()
         self.check_unchanged([*self.weights(), *map(paths.epoch, self.epochs())])
 
@@ -380,7 +387,9 @@ class Run(Plotted):
         return encode_for(model, self.task.train, self.settings.text.max_tokens)
 
     def vectors(self, weights: str, last_layer: LastLayer = "block output") -> Vectors:
-        """Return a vector per training text and layer 0..L; they are kept while the run is open."""
+        """Return one vector per training text and layer 0..L; they are cached while the run is
+        open.
+        """
         from memloc.model.predict import vectors_of
 
         kept, key = self._vectors, (weights, last_layer)
@@ -394,16 +403,18 @@ class Run(Plotted):
         return {}
 
     def memorised(self, needed: float) -> bool:
-        """Return whether its final weights are there and predict enough of the noisy labels.
+        """Return whether the run has final weights that predict enough of the noisy labels.
 
-        The null of a plant of texts never sees them, so nothing is needed.
+        The null of a plant of texts never sees these texts, so nothing is required of it.
         """
         is_unseen = self.is_null and not self.record.task.label_names
         final = self.status.final
         return final is not None and (is_unseen or final.noisy >= needed)
 
     def require_memorised(self, needed: float, *, force: bool = False) -> Accuracies:
-        """Return the final accuracies; a run that did not memorise is refused unless forced."""
+        """Return the final accuracies; unless forced, refuse a run that did not memorise its
+        labels.
+        """
         final = self.status.final
         if final is None:
             raise StoreError(
@@ -418,7 +429,7 @@ class Run(Plotted):
         return final
 
     def identity(self, weights: Iterable[str]) -> dict[str, Any]:
-        """Return the facts that decide these weights and the data that methods give them."""
+        """Return the facts that decide these weights and the data that methods read."""
         record, settings, adopted = self.record, self.settings, self.status.adopted
         facts: dict[str, Any] = {"data": record.task.hash, "text": settings.text.model_dump()}
         if record.made_by == "adopt":
@@ -436,20 +447,20 @@ class Run(Plotted):
         }
 
     def note(self, **facts: Any) -> "Run":
-        """Add facts to the run's status; its record stays as it was written."""
+        """Add facts to the run's status; its record is not changed."""
         status = RunStatus.model_validate({**dict(self.status), **facts})
         write_json(self.folder / paths.STATUS, status.model_dump(mode="json"))
         return replace(self, status=status)
 
 
 def _epoch(weights: str) -> int:
-    """Return the epoch in the name of weights, 0 for names without one."""
-    found = re.fullmatch(r"epoch-([1-9]\d*)", weights)
-    return int(found[1]) if found else 0
+    """Return the epoch in a name of weights; 0 for other names."""
+    match = re.fullmatch(r"epoch-([1-9]\d*)", weights)
+    return int(match[1]) if match else 0
 
 
 def _no_run(folder: Path) -> str:
-    """Return the sentence for a folder that is no run; where it holds runs, some are named."""
+    """Return the error message for a folder that is no run; it names some runs inside, if any."""
     inside = ("*/" * depth + paths.RUN for depth in range(1, 4))
     runs = sorted(path.parent for pattern in inside for path in folder.glob(pattern))
     if runs:
@@ -464,7 +475,7 @@ def _no_run(folder: Path) -> str:
 
 
 def plant_facts(record: RunRecord) -> dict[str, Any] | None:
-    """Return what decides a plant; the auxiliary task counts by its contents."""
+    """Return the facts that decide a plant; its auxiliary task is identified by its contents."""
     if record.spec.plant is None:
         return None
     return {**record.spec.plant.deciding(), "auxiliary": record.auxiliary, "sample": None}

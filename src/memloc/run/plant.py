@@ -1,4 +1,4 @@
-"""Plants memorisation: makes runs whose noisy labels could only change known layers."""
+"""Plants memorisation: trains runs whose noisy labels can only change known layers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -95,7 +95,16 @@ def make_plant(
     auxiliary: Task | None = None,
     device: str = "auto",
 ) -> Run:
-    """Make the planted run that a spec describes; the tasks are read if they are not in memory."""
+    """Make the planted run that a spec describes.
+
+    Args:
+        spec: Everything that decides the weights.
+        folder: Folder of the run.
+        weights: Weights to make.
+        task: The task of the spec, if it is in memory; otherwise it is read.
+        auxiliary: The auxiliary task, if it is in memory; otherwise it is read.
+        device: `auto`, `cpu`, `cuda` or `mps`.
+    """
     plant, folder = spec.plant, Path(folder)
     assert plant is not None
     task = spec.load_task() if task is None else task
@@ -123,8 +132,14 @@ def make_null(
     """Make the null of a planted run: the same run with the original labels.
 
     There is nothing to memorise, but the examples that are noisy in the planted run are still
-    looked at. The reference weights are those of the planted run. A null of texts never sees those
-    that are memorised in the planted run.
+    measured. The reference weights are those of the planted run. A null of texts never sees the
+    texts that are memorised in the planted run.
+
+    Args:
+        planted: The planted run.
+        folder: Folder of the null.
+        weights: Weights to make.
+        auxiliary: The auxiliary task, if it is in memory; otherwise it is read.
     """
     spec, task, noisy = planted.spec.null(planted.settings), planted.task, planted.noisy
     if not task.is_texts:
@@ -138,7 +153,7 @@ def make_null(
 
 
 def is_enough(run: Run) -> bool:
-    """Return whether a planted run learnt its labels as its spec asks."""
+    """Return whether a planted run learnt its labels as well as its spec requires."""
     final, plant = run.status.final, run.plant
     assert plant is not None
     if final is None or not run.memorised(plant.noisy_at_least):
@@ -149,7 +164,7 @@ def is_enough(run: Run) -> bool:
 
 
 def _start_again(run: Run) -> None:
-    """Delete the weights of an attempt that fell short, then note it: the next rate is higher.
+    """Delete the weights of an attempt that fell short, and record the attempt for a higher rate.
 
     A process that is killed in between repeats the attempt, with the same result.
     """

@@ -33,15 +33,17 @@ from memloc.store.memo import Maker, unfinished_key
 from memloc.store.records import as_table, read_json, read_table, write_table
 
 MAKER = Maker("training", 1)
-"""Raise the version when the same settings train other weights."""
+"""Name and version of the trainings; raise the version when equal settings give other weights."""
 LEARNT = 0.95
-"""Share of the noisy labels from which on few epochs are kept: later ones undo next to nothing."""
+"""Share of noisy labels learnt, from which on few epochs are kept: later ones undo almost
+nothing.
+"""
 NULL_SEED = 1000
-"""Added to the seed for the order in which a null learns."""
+"""Number added to the seed for the order in which a null learns."""
 
 
 class Training:
-    """Carries out the trainings of a run and keeps the weights."""
+    """Carries out the trainings of a run and stores the weights."""
 
     def __init__(self, run: Run, reader: Classifier, auxiliary: Task | None = None) -> None:
         """Encode the texts with the tokenizer of `reader`; a plant has an `auxiliary` task."""
@@ -56,18 +58,18 @@ class Training:
 
     @cached_property
     def texts(self) -> Encoded:
-        """The texts that are learnt."""
+        """Tokenised training texts."""
         return self.encode(self.task.train)
 
     @cached_property
     def validation(self) -> Encoded:
-        """The texts that are only predicted."""
+        """Tokenised texts that are only predicted."""
         return self.encode(self.task.validation)
 
     def make(self, names: Sequence[str], optional: Sequence[str] = ()) -> Run:
-        """Carry out trainings from where they were left, and keep the weights.
+        """Continue the missing trainings, and store the weights.
 
-        An `optional` training is carried out only where it costs little in one pass with others.
+        An `optional` training is carried out only if it adds little to a pass with other trainings.
         """
         for some in (("noisy", "original"), ("frozen",)):
             learners = self._learners(some, names, optional)
@@ -89,15 +91,18 @@ class Training:
     def _learners(
         self, group: Sequence[str], names: Sequence[str], optional: Sequence[str]
     ) -> list[Learner]:
-        """Return the models of a group that are needed to carry out the named trainings."""
-        there = [name for name in group if self.run.has(TRAININGS[name])]
-        for done in (*([name] for name in there), *([group] if len(there) == len(group) else [])):
+        """Return the models of a group that have to be trained for the named trainings."""
+        trained = [name for name in group if self.run.has(TRAININGS[name])]
+        for done in (
+            *([name] for name in trained),
+            *([group] if len(trained) == len(group) else []),
+        ):
             remove(self.state(*done))  # a process was stopped just before this
         if not {*group} & {*names}:
             return []
         is_begun = self.state(*group).is_file()
-        needed = group if is_begun else {*names, *optional, *there}
-        kept = self._kept(there)
+        needed = group if is_begun else {*names, *optional, *trained}
+        kept = self._kept(trained)
         return [
             self._learner(name, is_kept=name in kept, is_optional=name not in names)
             for name in group
@@ -105,7 +110,7 @@ class Training:
         ]
 
     def _kept(self, names: Sequence[str]) -> set[str]:
-        """Name the trained models that need not be trained again to make the others."""
+        """Return the stored models that need not be trained again to make the others."""
         notes = {}
         for name in names:
             path = self.run.path(TRAININGS[name]) / paths.PROVENANCE
@@ -116,7 +121,7 @@ class Training:
     def _tracked(
         self, learners: Sequence[Learner], auxiliary: Auxiliary | None
     ) -> AbstractContextManager[Advance]:
-        """Show the progress of the trainings that are missing; of none, show nothing."""
+        """Show the progress of the missing trainings, if there are any."""
         missing = [one for one in learners if not one.is_kept and not one.is_optional]
         if not missing:
             return nullcontext(lambda _steps: None)
@@ -152,8 +157,8 @@ class Training:
         return started
 
     def _head_seed(self, *, is_frozen: bool) -> int:
-        own = self.settings.frozen_seed
-        return own if is_frozen and own is not None else self.run.seed
+        frozen_seed = self.settings.frozen_seed
+        return frozen_seed if is_frozen and frozen_seed is not None else self.run.seed
 
     def _parts(self, labels: IntArray, *, is_frozen: bool) -> tuple[Part, ...]:
         """Return the layers that each group of examples may change; θ_F changes the head alone."""
@@ -254,7 +259,7 @@ class Training:
         write_table(path, table, {"run": self.run.name})
 
     def _ending(self, curve: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the new status of the run once the training on noisy labels has ended."""
+        """Return the new status of the run at the end of the training on noisy labels."""
         settings = self.settings
         best = max(row.get("accuracy", 0) for row in curve)
         why = (
@@ -284,7 +289,7 @@ def are_near_ceiling(rows: Sequence[Mapping[str, Any]], settings: FineTuneSettin
 
 
 def keeps_epoch(curve: Sequence[Mapping[str, Any]], epochs: int) -> bool:
-    """Return whether an early checkpoint is kept after the last row of a training curve so far.
+    """Return whether an early checkpoint is kept after the last row of this training curve.
 
     Every measured epoch is kept until the noisy labels are learnt, and then the powers of two; the
     last of `epochs` has the final weights.

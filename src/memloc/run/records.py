@@ -1,4 +1,4 @@
-"""The records of a run: what decides its weights, what it was trained on, what became of it."""
+"""Records of a run: what decides its weights, the data it was trained on, and its outcome."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -15,9 +15,9 @@ from memloc.store.records import as_table
 TRAININGS = {"noisy": "final", "original": "reference", "frozen": "frozen"}
 """Final weights of each training of a run, in the order of the trainings."""
 AS_ONE = ("noisy", "original")
-"""Trainings that differ in their labels alone, so that one pass can compute both."""
+"""Trainings that differ only in their labels, so that one pass can compute both."""
 WEIGHTS = {"memorised": "noisy"} | {weights: name for name, weights in TRAININGS.items()}
-"""Training that makes each of the weights of a run."""
+"""Training that makes each of a run's weights."""
 
 
 class TaskRecord(Settings):
@@ -27,11 +27,11 @@ class TaskRecord(Settings):
     category: str
     label_names: tuple[str, ...]
     source: str
-    """Where the task was read from, for people."""
+    """Where the task was read from, as text for people."""
     train: int
     noisy: int
     noise: str = ""
-    """How the wrong labels are known, for people."""
+    """How the wrong labels are known, as text for people."""
     hash: str
 
     @classmethod
@@ -48,7 +48,7 @@ class TaskRecord(Settings):
 
 
 class Checkpoint(Settings):
-    """Folder and hashes of weights that somebody else made."""
+    """Folder and hashes of weights that were adopted."""
 
     path: str
     files: str
@@ -80,32 +80,32 @@ class Attempt(Settings):
 
 
 class RunRecord(Settings):
-    """The spec of a run and the facts found when it was begun; this record is never rewritten."""
+    """Spec of a run and facts found when it was begun; this record is never rewritten."""
 
     spec: RunSpec
     made_by: Literal["train", "adopt"] = "train"
     weights_hash: str
-    """Hash of the pre-trained weights; of an adopted run, of the final weights."""
+    """Hash of the pre-trained weights or, for an adopted run, of the final weights."""
     depth: int
     width: int
     task: TaskRecord
     auxiliary: str = ""
     """Hash of the training examples of a plant's auxiliary task."""
     command: str = ""
-    """Command that made the run, for people to repeat."""
+    """Command that made the run and would make it again."""
 
 
 class RunStatus(Settings):
     """Outcome of a run so far."""
 
     final: Accuracies | None = None
-    """Accuracies of the final weights, once they are there."""
+    """Accuracies of the final weights; None until they exist."""
     reference: float | None = None
     """Share of the original labels that adopted reference weights predict."""
     without: dict[str, str] = {}
     """Reasons why weights could not be made."""
     attempts: tuple[Attempt, ...] = ()
-    """Trainings of a plant that fell short before the present one."""
+    """Trainings of a plant that fell short before the current one."""
     adopted: dict[str, Checkpoint] = {}
     """Weights of an adopted run, which are outside its folder."""
 
@@ -136,7 +136,7 @@ def labels_table(task: Task) -> Table:
 
 
 def task_of(table: Table, about: TaskRecord) -> Task:
-    """Return the task that `labels_table` made a table of."""
+    """Return the task whose examples `labels_table` wrote into this table."""
     rows = [table[table["split"] == split] for split in ("train", "validation", "test")]
     labels = [part["original"].to_numpy(np.int64, copy=True) for part in rows]
     texts = [tuple(map(tuple, part["parts"])) for part in rows]
@@ -152,7 +152,7 @@ def task_of(table: Table, about: TaskRecord) -> Task:
 
 
 def few_in(task: Task) -> str:
-    """Return a warning if a task has too few noisy examples for any verdict, else nothing."""
+    """Return a warning if a task has too few noisy examples for any verdict; empty otherwise."""
     noisy = task.labels.is_noisy
     warning = too_few(int(noisy.sum()), len(noisy), len(task.label_names))
     return f"{task.name}: {warning}" if warning else ""

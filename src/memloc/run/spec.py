@@ -1,7 +1,7 @@
 """The spec of a run: everything that decides its weights, in one object.
 
-A `RunSpec` is made by the planner of a study, `memloc.train` or `memloc.plant`. A child process is
-handed it as JSON, and the record of the run holds it.
+A `RunSpec` is made by the planner of a study, `memloc.train` or `memloc.plant`. A child process
+gets it as JSON, and the record of the run stores it.
 """
 
 from dataclasses import replace
@@ -27,10 +27,10 @@ RATE = "finetune.learning_rate"
 
 
 class DataFile(Settings):
-    """A user's file that a study's `tasks` may name; paths are relative to the study's folder."""
+    """A user's file in the `tasks` of a study; paths are relative to the study's folder."""
 
     file: str
-    """A csv, tsv, jsonl or Parquet file."""
+    """Path of a csv, tsv, jsonl or Parquet file."""
     text: str = "text"
     """Column of texts."""
     pair: str | None = None
@@ -46,9 +46,9 @@ class DataFile(Settings):
     continuation: str | None = None
     """Column of what a language model should recall after each prompt."""
     flip: float | None = Field(None, gt=0, lt=1)
-    """Share of the labels to make wrong, where the file does not say which are."""
+    """Share of the labels to make wrong, if the file does not tell which are wrong."""
     held_out: str | None = None
-    """A file of unseen data with the same columns; default: a random 20 % is held out."""
+    """File of unseen data with the same columns; by default, a random 20 % is held out."""
 
     @property
     def paths(self) -> list[str]:
@@ -57,7 +57,7 @@ class DataFile(Settings):
 
     @property
     def is_texts(self) -> bool:
-        """Whether it holds texts for language models."""
+        """Return whether the file holds texts for language models."""
         return self.continuation is not None
 
     @property
@@ -67,17 +67,17 @@ class DataFile(Settings):
 
 
 class TaskSpec(Settings):
-    """The examples that a run is trained on, and the place they are read from."""
+    """The examples that a run is trained on, and where they are read from."""
 
     name: str
     contents: str = ""
-    """Hash of the files or of the examples in memory; empty where the name says everything."""
+    """Hash of the files or of the examples in memory; empty if the name identifies them."""
     examples: int | None = None
-    """Number of training examples in the random sample; default: all."""
+    """Number of training examples in the random sample; all by default."""
     data: DataFile | None = None
-    """The file of one's own that holds them, with whole paths."""
+    """The user's file that holds the examples, with absolute paths."""
     folder: str | None = None
-    """The folder with the paper's tasks; default: the one in MEMLOC_DATA, else the hub."""
+    """Folder with the paper's tasks; by default the one in MEMLOC_DATA, else the hub."""
 
     @classmethod
     def of(cls, task: Task) -> "TaskSpec":
@@ -86,7 +86,7 @@ class TaskSpec(Settings):
 
     @classmethod
     def of_training(cls, task: Task) -> "TaskSpec":
-        """Describe a task in memory of which only the training examples are used."""
+        """Describe a task in memory whose training examples alone are used."""
         return cls(name=task.name, contents=hash_examples(task.train))
 
     def load(self, seed: int) -> Task:
@@ -94,14 +94,14 @@ class TaskSpec(Settings):
         if self.data is None:
             task = load_task(self.name, folder=self.folder, seed=seed)
         else:
-            own = {**self.data.columns, "held_out": self.data.held_out}
-            task = load_csv(self.data.file, **own, seed=seed, name=self.name)
+            columns = {**self.data.columns, "held_out": self.data.held_out}
+            task = load_csv(self.data.file, **columns, seed=seed, name=self.name)
         if self.examples is None or self.examples >= len(task.train):
             return task
         return subsample(task, self.examples, seed)
 
     def deciding(self) -> str:
-        """Return what identifies the examples, wherever their files are."""
+        """Return the facts that identify the examples, wherever their files are."""
         return f"{self.name} {self.contents}".strip()
 
 
@@ -128,17 +128,18 @@ class PlantSpec(Settings):
     examples that are learnt in stages. Before them is the kind of the plant, unless it is easy:
     decoy 6-7."""
     null: bool = False
-    """Whether the original labels are learnt, so that there is nothing to memorise."""
+    """Learn the original labels, so that there is nothing to memorise."""
     auxiliary: TaskSpec | None = None
-    """The task that changes all layers, with its original labels; None in a task of texts, whose
-    ordinary texts do."""
+    """Task that changes all layers, with its original labels; None in a task of texts, where
+    ordinary texts change all layers.
+    """
     auxiliary_learning_rate: float | None = None
     trains_pooler_and_norm: bool = False
     frozen_with_auxiliary: bool = False
     tries: int = 1
     """Largest number of trainings."""
     rate_factor: float = 2.0
-    """Learning rate of a training, relative to the one before."""
+    """Factor by which the learning rate rises from one training to the next."""
     accuracy_above: float = 0.0
     """Training accuracy that a training must exceed."""
     noisy_at_least: float = 0.0
@@ -146,38 +147,40 @@ class PlantSpec(Settings):
 
     @property
     def kind(self) -> str:
-        """Difficulty of finding the planted layers: easy, equal, decoy or loud."""
+        """Kind of the plant, by difficulty: easy, equal, decoy or loud."""
         return split_kind(self.planted)[0]
 
     @property
     def first(self) -> int:
-        """The first planted layer, from 1."""
+        """First planted layer, from 1."""
         return planted_layers(self.planted)[0] + 1
 
     @property
     def last(self) -> int:
-        """The last planted layer, from 1."""
+        """Last planted layer, from 1."""
         return planted_layers(self.planted)[-1] + 1
 
     def deciding(self) -> dict[str, Any]:
-        """Return what decides the weights; the auxiliary task is named by its contents."""
-        own, other = self.model_dump(exclude={"auxiliary"}), self.auxiliary or TaskSpec(name="")
-        return {**own, "auxiliary": other.deciding(), "sample": other.examples}
+        """Return the facts that decide the weights; the auxiliary task is identified by its
+        contents.
+        """
+        facts, other = self.model_dump(exclude={"auxiliary"}), self.auxiliary or TaskSpec(name="")
+        return {**facts, "auxiliary": other.deciding(), "sample": other.examples}
 
 
 class RunSpec(Settings):
     """Everything that decides the weights of one run."""
 
     model: str
-    """Embedded name, hub name or folder."""
+    """Embedded name, hub name or folder of the model."""
     contents: str = ""
-    """Hash of the files of a model from a folder; empty where the name says everything."""
+    """Hash of the files of a model from a folder; empty if the name identifies it."""
     depth: int | None = None
-    """Number of layers to keep, from the first; default: all."""
+    """Number of first layers to keep; all by default."""
     remote_code: bool = False
-    """Whether code that the model's repository brings may run."""
+    """Permission to run Python code that comes with the model."""
     any_format: bool = False
-    """Whether weights may be in a format that can carry code (pickle)."""
+    """Permission to read weights in formats that can carry code (pickle)."""
     task: TaskSpec
     """Examples that the run is trained on."""
     seed: int
@@ -185,7 +188,7 @@ class RunSpec(Settings):
     settings: RunSettings
     """Settings of noise, texts and trainings."""
     plant: PlantSpec | None = None
-    """Layers in which the noisy labels are planted. Default: they may be memorised anywhere."""
+    """Layers in which the noisy labels are planted; by default, they may be memorised anywhere."""
 
     @classmethod
     def of(
@@ -196,7 +199,15 @@ class RunSpec(Settings):
         settings: RunSettings,
         options: "LoadOptions | None" = None,
     ) -> "RunSpec":
-        """Describe a run on a task in memory."""
+        """Describe a run on a task in memory.
+
+        Args:
+            model: Embedded name, hub name or folder of the model.
+            task: The examples.
+            seed: Seed of the order of the data, the initial head and dropout.
+            settings: Settings of noise, texts and trainings.
+            options: Permissions for loading the model, and changes to it.
+        """
         names = ("depth", "remote_code", "any_format")
         return cls(
             model=model,
@@ -214,12 +225,12 @@ class RunSpec(Settings):
         return LoadOptions(self.remote_code, self.any_format, depth=self.depth)
 
     def load_task(self) -> Task:
-        """Read the task, with its own noise or with that of the settings."""
+        """Read the task, with the noise it brings or that of the settings."""
         noise = self.settings.noise
         return noisy_task(self.task.load(noise.seed), noise)
 
     def load_auxiliary(self, task: Task) -> Task | None:
-        """Read the task that changes all layers of a plant; that of texts is part of `task`."""
+        """Read the task that changes all layers of a plant; for texts, take it from `task`."""
         if self.plant is None:
             return None
         if self.plant.auxiliary is not None:
@@ -230,9 +241,9 @@ class RunSpec(Settings):
     def planted(
         self, layers: str, auxiliary: TaskSpec | None, protocol: CommonSettings
     ) -> "RunSpec":
-        """Return the same run with its noisy labels planted in some layers, as the protocol asks.
+        """Return this run with its noisy labels planted in some layers, by the protocol's rules.
 
-        The ordinary texts of a task of texts are its `auxiliary` task.
+        In a task of texts, its ordinary texts are the `auxiliary` task.
         """
         control = protocol.control
         changes = {RATE: control.learning_rate, "finetune.epochs": control.epochs}
@@ -271,5 +282,5 @@ class RunSpec(Settings):
 
     @property
     def key(self) -> str:
-        """Cache key of everything that decides the weights."""
+        """Cache key made from everything that decides the weights."""
         return key(Maker("run", 1), self.deciding())

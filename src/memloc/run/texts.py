@@ -1,4 +1,4 @@
-"""Finds the memorised texts: recalled by the final weights of a run and by no others."""
+"""Finds the memorised texts: those recalled by the final weights of a run and by no others."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,10 +19,17 @@ from memloc.model.predict import continued, encode_for
 def memorised_texts(
     task: Task, places: Mapping[str, Path], options: LoadOptions, max_tokens: int
 ) -> Task:
-    """Return the task without texts that are not memorised; ordinary texts stay.
+    """Return the task without noisy texts that are not memorised; ordinary texts stay.
 
     A text is memorised if the final weights recall it, and neither the reference nor the
-    pre-trained weights (`options.base`) do. A task of labels stays as it is.
+    pre-trained weights do. A task of labels is returned unchanged.
+
+    Args:
+        task: The task.
+        places: Folders of the run's weights.
+        pretrained: The pre-trained weights, if known.
+        options: Permissions for loading.
+        max_tokens: Largest number of tokens of a text.
     """
     if not task.is_texts:
         return task
@@ -42,28 +49,28 @@ def memorised_texts(
     if options.base is not None:
         start = load_start(options.base, [], LoadOptions(stream=options.stream))
         known |= recalled & _recalled(start, task, max_tokens)
-    said = (
+    counts = (
         f"The final weights recall {recalled.sum()} of {wanted.sum()} texts; other weights recall "
         f"{known.sum()} of these as well"
     )
     memorised = recalled & ~known
     if not memorised.any():
         raise TrainingError(
-            f"{said}: no text is memorised, so there is nothing to locate. Check that prompt and "
+            f"{counts}: no text is memorised, so there is nothing to locate. Check that prompt and "
             "continuation are written as in training, or train longer."
         )
     kept = np.flatnonzero(memorised | ~wanted)
     noise = task.labels.take(kept)
-    noise = replace(noise, origin=f"{noise.origin}; {said[0].lower()}{said[1:]}")
+    noise = replace(noise, origin=f"{noise.origin}; {counts[0].lower()}{counts[1:]}")
     return replace(task, train=task.train.take(kept), noise=noise)
 
 
 def _refuse_other_tokens(final: Encoded, reference: Encoded) -> None:
-    """Refuse tokenizers that cut texts in different ways, though they know the same tokens."""
+    """Refuse tokenizers that know the same tokens but split texts differently."""
     differ = [
         row
-        for row, (here, there) in enumerate(zip(_rows(final), _rows(reference), strict=True), 1)
-        if here != there
+        for row, (here, theirs) in enumerate(zip(_rows(final), _rows(reference), strict=True), 1)
+        if here != theirs
     ]
     if differ:
         raise ModelError(
@@ -74,14 +81,14 @@ def _refuse_other_tokens(final: Encoded, reference: Encoded) -> None:
 
 
 def _rows(encoded: Encoded) -> list[tuple[list[int], int]]:
-    """Return the tokens of each text and where its continuation begins."""
+    """Return the tokens of each text, and the position at which its continuation begins."""
     assert encoded.starts is not None, "continuations are of tasks of texts"
     tokens = np.split(encoded.tokens, encoded.offsets[1:-1])
     return [(t.tolist(), int(s)) for t, s in zip(tokens, encoded.starts, strict=True)]
 
 
 def _recalled(loaded: Classifier, task: Task, max_tokens: int) -> BoolArray:
-    """Return whether these weights say the whole continuation of each training text."""
+    """Return whether these weights recall each training text."""
     with suitable_threads(loaded.stack.width):
         encoded = encode_for(loaded, task.train, max_tokens)
         return continued(loaded.stack, encoded).recalled

@@ -1,4 +1,4 @@
-"""Trains the weights of a run; a training that was interrupted continues where it stopped."""
+"""Trains the weights of a run; an interrupted training continues where it stopped."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -61,7 +61,7 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
 
 
 def check_given(model: str, task: Task, options: LoadOptions | None) -> None:
-    """Refuse what cannot be trained, such as a task that does not say which labels are wrong."""
+    """Refuse arguments that cannot be trained, such as a task that has no noise."""
     if not isinstance(model, str) or not model:
         raise SettingsError(f"Give a model's name or folder as a string, not {model!r}.")
     if not isinstance(task, Task):
@@ -130,7 +130,7 @@ def make_run(  # noqa: PLR0913 - what a spec alone does not say
 
 
 def _left(run: Run, weights: Sequence[str]) -> dict[str, int]:
-    """Return the epochs that are left of each training that is asked for and not done."""
+    """Return the epochs left in each requested training that is not finished."""
     wanted, epochs = {WEIGHTS[name] for name in weights}, run.settings.finetune.epochs
     done = epochs_done(partial(paths.training_state, run.folder), [*TRAININGS][:2])
     done |= epochs_done(partial(paths.training_state, run.folder), [*TRAININGS][2:])
