@@ -1,6 +1,6 @@
 """The board: what is kept of its plants, and the tables and picture of docs/explanation/control.md.
 
-`python -m studies.board STUDY ...` keeps what methods found in the plants of `memloc board`, in
+`python -m studies.board STUDY ...` adds what methods found in the plants of `memloc board` to
 studies/tables/board, and writes the page; without a study, the page alone.
 """
 
@@ -16,24 +16,23 @@ import numpy as np
 import pandas as pd
 
 from memloc.arrays import FloatArray
-from memloc.methods.registry import methods
+from memloc.methods.registry import methods, trivial_names
 from memloc.reporting.figures import save_spec
-from memloc.reporting.results import load_results
 from memloc.reporting.tables import markdown
-from memloc.stats.board import best_trivial, by_kind, by_method
-from memloc.stats.planted import plant_scores
+from memloc.stats.board import by_kind, by_method
+from memloc.stats.planted import BASELINE, plant_scores
 from memloc.stats.windows import PLANT_KINDS, split_kind
 from memloc.store import paths
 from memloc.study.board import RECIPES, cost
 from studies.control import memorised
-from studies.kept import Kept, found_inside, plants_with
+from studies.kept import Kept, found_in, found_inside, plants_with
 from studies.pages import DOCS, IMAGES, LINE, STORED, put
 
 PAGE = DOCS / "explanation" / "control.md"
 PICTURE = IMAGES / "board.svg"
 KEPT = 0.9
 """Share of clean labels that mixtures must keep on average for shares to be trusted here."""
-FIRST = ("shares", "swapping", "gradients")
+FIRST = ("shares", "swapping", "retraining", "gradients", "probing")
 """memloc's and the paper's methods, in the order of the tables; peers and baselines follow."""
 
 
@@ -54,11 +53,7 @@ class Board(Kept):
     @classmethod
     def of(cls, studies: Sequence[Path]) -> "Board":
         """From studies, finished or not."""
-        found = [load_results(study) for study in studies]
-        layers, answers, plants = (
-            pd.concat([getattr(each, name) for each in found])
-            for name in ("control_layers", "control_answers", "plants")
-        )
+        layers, answers, plants = found_in(studies)
         tries = RECIPES["full"]["study"]["overrides"]["control.tries"]
         is_done = plants["used"] | (plants["tries"] == tries)  # of a study that was stopped
         return cls(
@@ -67,6 +62,18 @@ class Board(Kept):
             plants[is_done],
             pd.DataFrame([row for study in studies for row in checked(study)]),
             pd.DataFrame([row for study in studies for row in inside_layers(study)]),
+        )
+
+    def joined(self, other: "Board") -> "Board":
+        """Add the rows of another board; those that are here stay as they are."""
+        ours, theirs = vars(self), vars(other)
+        names = ["task", "model", "planted", "null", "method", "layer"]
+        joined = {name: pd.concat([table, theirs[name]]) for name, table in ours.items()}
+        return Board(
+            **{
+                name: table.drop_duplicates([n for n in names if n in table])
+                for name, table in joined.items()
+            }
         )
 
 
@@ -135,8 +142,7 @@ def ordered(found: Iterable[Any]) -> list[str]:
     """Return methods in the order of the tables: our own, peers, trivial baselines."""
     known = methods()
     peers = [name for name, kind in known.items() if not kind.by_default and not kind.is_trivial]
-    trivial = [name for name, kind in known.items() if kind.is_trivial]
-    return [name for name in (*FIRST, *peers, *trivial) if name in {*found}]
+    return [name for name in (*FIRST, *peers, *trivial_names()) if name in {*found}]
 
 
 def table(board: Board) -> pd.DataFrame:
@@ -149,9 +155,9 @@ def table(board: Board) -> pd.DataFrame:
         mine = kinds[kinds["method"] == name].set_index("kind")
         masses = {k: _interval(mine.loc[k].to_dict()) if k in mine.index else "–" for k in there}
         rows.append({"method": name, **masses, **_over_kinds(mine), **_of_nulls(every, name)})
-    best = best_trivial(kinds, [name for name, kind in methods().items() if kind.is_trivial])
-    line = best.set_index("kind")["planted_mass"].map("{:.2f}".format)
-    rows.append({"method": "best trivial baseline", **line})
+    trivial = kinds[kinds["method"].isin(trivial_names())]
+    line = trivial.groupby("kind")["planted_mass"].max().map("{:.2f}".format)
+    rows.append({"method": BASELINE, **line})
     plants = kinds[kinds["method"] == "shares"].set_index("kind")["plants"]
     rows.append({"method": "plants", **plants.astype(int).astype(str)})
     return pd.DataFrame(rows).fillna("–")
@@ -168,13 +174,17 @@ def _over_kinds(mine: pd.DataFrame) -> dict[str, str]:
     first, second, error = (
         (mine[column] * counts).sum() for column in ("accuracy_1", "accuracy_2", "centre_error")
     )
-    return {"@1 / @2": f"{first:.2f} / {second:.2f}", "centre error": f"{error:.1f}"}
+    return {
+        "plants": f"{mine['plants'].sum():.0f}",
+        "@1 / @2": f"{first:.2f} / {second:.2f}",
+        "centre error": f"{error:.1f}",
+    }
 
 
 def _of_nulls(every: pd.DataFrame, name: str) -> dict[str, str]:
     row = every.loc[name]
     changed, called = row["changed_by_disguise"], row["called"]
-    ends = f" [{row['called_low']:.2f}, {row['called_high']:.2f}]"
+    ends = f" of {row['nulls']:.0f} [{row['called_low']:.2f}, {row['called_high']:.2f}]"
     return {
         "nulls called localised": "–" if np.isnan(called) else f"{called:.2f}{ends}",
         "changed by a disguise": "–" if np.isnan(changed) else f"{changed:.2f}",
@@ -278,7 +288,7 @@ def main() -> None:
     parser.add_argument("studies", type=Path, nargs="*", help="folders that `memloc board` wrote")
     options = parser.parse_args()
     if options.studies:
-        Board.of(options.studies).keep()
+        Board.kept().joined(Board.of(options.studies)).keep()
     board = Board.kept()
     for name, text in parts(board).items():
         put(name, text, PAGE)

@@ -47,6 +47,8 @@ SETTINGS = {"finetune.learning_rate": 8e-4, "finetune.epochs": 20, "finetune.mea
 DRAWS: dict[str, dict[str, Any]] = {
     "first": {},
     "noise": {"noise": 2},
+    "noise 3": {"noise": 3},
+    "noise 4": {"noise": 4},
     "seed": {"seed": 2},
     "rate": {"settings": {"finetune.learning_rate": 5e-4, "finetune.epochs": 30}},
 }
@@ -255,10 +257,18 @@ def planted(study: Path) -> Iterator[tuple[Row, pd.DataFrame]]:
         row, layers = looked_at(run)
         null = run.folder.with_name(run.folder.name.replace("window-", "null-", 1))
         if (null / paths.RUN).is_file() and Run.open(null).has("final"):
-            other = Shares(donor=str(Run.open(null).path("final"))).run(run)
-            row["r_order"] = np.corrcoef(other.weights, layers["share"])[0, 1]
-            row["mass_order"] = planted_mass(other.weights, planted_layers(name))
+            other = Shares(donor=str(Run.open(null).path("final")))
+            weights = other.run(run).weights
+            row["r_order"] = np.corrcoef(weights, layers["share"])[0, 1]
+            for end, found, game in (("", layers["share"], Shares()), ("_order", weights, other)):
+                row["mass" + end] = planted_mass(np.asarray(found), planted_layers(name))
+                row["earlier" + end] = lost_before(run, planted_layers(name), game)
         yield key | row | parts_of(run), layers.assign(**key)
+
+
+def lost_before(run: Run, planted: Sequence[int], game: Shares) -> float:
+    """Return the share of noisy labels lost by exchanging all layers before the planted ones."""
+    return float(game.play(run).noisy[0].mean(0)[(1 << planted[0]) - 1])
 
 
 def parts_of(run: Run) -> Row:
@@ -368,8 +378,11 @@ def plants_table() -> pd.DataFrame:
                 "plant": str(row["draw"]).removeprefix("plant "),
                 "model": row["model"],
                 "word": row["word"],
-                "r, another reference": row.get("r_order", np.nan),
-                "planted mass by it": row.get("mass_order", np.nan),
+                "planted mass": row.get("mass", np.nan),
+                "by another reference": row.get("mass_order", np.nan),
+                "r": row.get("r_order", np.nan),
+                "lost before the planted layers": row.get("earlier", np.nan),
+                "by another reference ": row.get("earlier_order", np.nan),
                 "mass in the planted part": row.get("part_mass", np.nan),
             }
             for row in rows
@@ -380,6 +393,8 @@ def plants_table() -> pd.DataFrame:
 KIND_OF_DRAW = dict.fromkeys((*DRAWS, "order"), "ordinary")
 SAID = {
     "noise": "other wrong labels",
+    "noise 3": "other wrong labels (3)",
+    "noise 4": "other wrong labels (4)",
     "seed": "another training seed",
     "rate": "another rate and length",
     "order": "a reference that saw another order",

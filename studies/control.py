@@ -14,7 +14,6 @@ from typing import ClassVar
 import pandas as pd
 
 from memloc.methods.registry import exactness
-from memloc.reporting.results import load_results
 from memloc.reporting.tables import markdown
 from memloc.stats.calibration import over_plants
 from memloc.stats.depth import centres_of_gravity
@@ -25,7 +24,7 @@ from memloc.stats.planted import (
     plant_scores,
 )
 from memloc.stats.windows import planted_layers
-from studies.kept import Kept
+from studies.kept import Kept, found_in
 from studies.pages import DOCS, LINE, STORED, put
 
 PAGE = DOCS / "explanation" / "planted.md"
@@ -56,12 +55,7 @@ class Planted(Kept):
     @classmethod
     def of(cls, studies: Sequence[Path]) -> "Planted":
         """From finished studies."""
-        found = [load_results(study) for study in studies]
-        return cls(
-            pd.concat([each.control_layers for each in found]),
-            pd.concat([each.control_answers for each in found]),
-            pd.concat([each.plants for each in found]),
-        )
+        return cls(*found_in(studies))
 
 
 def page_tables(found: Planted) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """What studies of plants have in common: tables that are kept, and the plants that were made."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 import pandas as pd
 
 from memloc.methods.shares import Shares
+from memloc.reporting.results import load_results
 from memloc.run.folder import Run
 from memloc.stats.windows import read_plant, split_kind
 from memloc.store import paths
@@ -30,6 +31,13 @@ class Kept:
         for name, table in vars(self).items():
             with whole_file(self.folder / f"{name}.parquet") as draft:
                 table.to_parquet(draft, index=False, compression="zstd")
+
+
+def found_in(studies: Sequence[Path]) -> list[pd.DataFrame]:
+    """Return the weights of layers, the answers and the plants of studies, finished or not."""
+    found = [load_results(study) for study in studies]
+    names = ("control_layers", "control_answers", "plants")
+    return [pd.concat([getattr(each, name) for each in found]) for name in names]
 
 
 def plants_with(study: Path, table: str) -> Iterator[tuple[Run, Path]]:

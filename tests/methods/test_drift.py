@@ -11,6 +11,7 @@ from memloc.methods.centroids import (
     pooled_separability,
 )
 from memloc.methods.positions import KINDS, positions
+from memloc.seeds import generator
 from memloc.stats import intervals
 
 PER_CLASS, NOISY = 20, 6
@@ -41,7 +42,7 @@ def make_vectors(curve, spread=0.1):
 def found_of(vectors, **settings):
     labels = make_labels()
     found = positions(vectors, labels, 2)
-    separability = pooled_separability(found, vectors, labels, shuffles=20)
+    separability = pooled_separability(found, vectors, labels, generator(0), shuffles=20)
     return drift(found, separability, Centroids(**settings), N)
 
 
@@ -152,7 +153,7 @@ def test_draws_without_a_noisy_example_are_not_never():
     few = NoisyLabels(labels.original[kept], labels.assigned[kept], labels.is_noisy[kept])
     vectors = make_vectors([1, 0.0, 0.0])[kept]
     found = positions(vectors, few, 2)
-    separability = pooled_separability(found, vectors, few, shuffles=20)
+    separability = pooled_separability(found, vectors, few, generator(0), shuffles=20)
     events = drift(found, separability, Centroids(), len(kept))[1].set_index("event")
     crossing = events.loc["crossing"]
     assert (crossing["layer"], crossing["low"], crossing["high"], crossing["never"]) == (1, 1, 1, 0)
@@ -200,12 +201,12 @@ def test_classes_that_are_alike_are_seldom_called_separable():
     rng, labels = np.random.default_rng(0), make_labels()
     vectors = rng.normal(size=(N, 80, 8))
     found = positions(vectors, labels, 2)
-    separability = pooled_separability(found, vectors, labels)
+    separability = pooled_separability(found, vectors, labels, generator(0))
     assert separability.separable.mean() < 0.15
     np.testing.assert_allclose(separability.by_chance, separability.by_chance.mean(), rtol=0.2)
     apart = vectors + 0.6 * labels.original[:, None, None]
     found = positions(apart, labels, 2)
-    assert pooled_separability(found, apart, labels).separable.mean() > 0.85
+    assert pooled_separability(found, apart, labels, generator(0)).separable.mean() > 0.85
 
 
 def test_pairs_without_noisy_examples_do_not_count_in_separability():
@@ -219,5 +220,5 @@ def test_pairs_without_noisy_examples_do_not_count_in_separability():
     )
     near = rng.normal(size=(N, 1, 4))
     vectors = np.concatenate([near, rng.normal(size=(20, 1, 4)) + 50])
-    separability = pooled_separability(positions(vectors, far, 3), vectors, far)
+    separability = pooled_separability(positions(vectors, far, 3), vectors, far, generator(0))
     assert separability.separability[0] < 2

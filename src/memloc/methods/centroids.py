@@ -8,6 +8,7 @@ Resamples draw examples anew but keep the lines between centroids.
 from typing import Any, Literal
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 
 from memloc.arrays import FloatArray, IntArray, Table, Vectors
@@ -57,6 +58,7 @@ class Centroids(Method):
         "rows": {"centroids": lambda table: views.mean_positions(table, _REPORT["words"])},
     }
     uses = ("reference",)
+    version = 2
 
     crossing_at: float = paper(0.5, "§5", gt=0, lt=1)
     """Position below which the mean of noisy examples has crossed (assigned class 0, original
@@ -91,7 +93,8 @@ class Centroids(Method):
             for name, window in wanted.items():
                 vectors = self.variant_vectors(run, window)
                 found = positions(vectors, run.noisy, run.task.n_classes)
-                separability = pooled_separability(found, vectors, run.noisy)
+                rng = generator(run.seed, "shuffles", self.name, run.name)
+                separability = pooled_separability(found, vectors, run.noisy, rng)
                 layers, events = drift(found, separability, self, len(vectors))
                 tables = layers, events, positions_table(found), pairs_table(found)
                 for table, columns in zip(TABLES, tables, strict=True):
@@ -245,7 +248,11 @@ def pooled(found: Positions, kind: int, counts: IntArray, central: float) -> Flo
 
 
 def pooled_separability(
-    found: Positions, vectors: Vectors, noisy: NoisyLabels, shuffles: int = SHUFFLES
+    found: Positions,
+    vectors: Vectors,
+    noisy: NoisyLabels,
+    rng: Generator,
+    shuffles: int = SHUFFLES,
 ) -> Table:
     """Return how far apart the classes of the noisy examples are, one row per layer.
 
@@ -259,7 +266,6 @@ def pooled_separability(
         noisy: Labels before and after noise.
         shuffles: Number of shuffles.
     """
-    rng = generator(0, "shuffles", "centroids")
     weights = found.n_noisy.astype(np.float64)
     observed = _average(found.separability, weights)
     used = np.flatnonzero(weights)

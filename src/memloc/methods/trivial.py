@@ -2,7 +2,7 @@
 
 None of them asks what a layer does. Distances of weights find planted layers on easy plants, where
 these layers learn at a higher rate than the others, and nothing on ordinary runs; see the page on
-control. They run only if they are named, and every control table shows the best of them.
+control. They look at every plant, and every control table shows the best of them.
 """
 
 from collections.abc import Iterable

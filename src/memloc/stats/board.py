@@ -3,8 +3,6 @@
 Tables in, tables out; `layers` and `answers` are `control_layers` and `control_answers` of results.
 """
 
-from collections.abc import Collection
-
 import pandas as pd
 
 from memloc.arrays import Table
@@ -63,10 +61,3 @@ def disguised(layers: Table) -> dict[str, float]:
     both = twins[0].index.intersection(twins[1].index)
     moved = (twins[0].loc[both] - twins[1].loc[both]).abs().sum(axis=1) / 2
     return {str(name): float(value) for name, value in moved.groupby("method").mean().items()}
-
-
-def best_trivial(kinds: Table, trivial: Collection[str]) -> Table:
-    """Return the largest planted mass of a trivial baseline on each kind of plant."""
-    baselines = kinds[kinds["method"].isin([*trivial])]
-    place = baselines.groupby("kind", sort=False)["planted_mass"].idxmax()
-    return baselines.loc[place, ["kind", "method", "planted_mass"]]
