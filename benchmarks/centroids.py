@@ -74,7 +74,7 @@ def _direct(vectors: Vectors, found: Positions) -> FloatArray:
     place = np.full(found.position.shape, np.nan)
     for index in range(len(found.pairs)):
         rows = np.flatnonzero(found.pair == index)
-        kinds, h = found.kind[rows], vectors[found.example[rows]].astype(float)
+        kinds, h = found.case[rows], vectors[found.example[rows]].astype(float)
         # Layer 0 of a model that reads the first token is the same for all texts.
         for layer in range(1, vectors.shape[1]):
             a, b = h[kinds == 1, layer].mean(0), h[kinds == 2, layer].mean(0)

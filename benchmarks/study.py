@@ -74,7 +74,7 @@ def _shortest_step(folder: Path) -> float:
 def _refused(folder: Path) -> Step:
     """A step that is refused after all that a step does before its work begins."""
     steps = open_plan(folder).steps.values()
-    step = next(step for step in steps if step.kind == "localise")
+    step = next(step for step in steps if step.action == "localise")
     return step.model_copy(update={"folder": "no such run", "name": "no such step"})
 
 

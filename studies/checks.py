@@ -67,9 +67,9 @@ def trained(model: str, draw: str, folder: Path) -> Run:
     task = memloc.load_task("tiny-topic", examples=96)
     noisy = memloc.add_noise(task, rate=0.25, seed=given["noise"])
     settings = SETTINGS | given["settings"]
-    weights = ["final", "reference"]
+    checkpoints = ["final", "reference"]
     return memloc.train(
-        model, noisy, folder, seed=given["seed"], weights=weights, settings=settings
+        model, noisy, folder, seed=given["seed"], checkpoints=checkpoints, settings=settings
     )
 
 

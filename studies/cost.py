@@ -35,13 +35,13 @@ def costs(folder: Path, run: str) -> pd.DataFrame:
     before, rows = _before(plan), []
     for step in plan.steps.values():
         record = store.record(step.name)
-        belongs = f"{step.name}/".startswith(f"{step.kind}/{run}/")
+        belongs = f"{step.name}/".startswith(f"{step.action}/{run}/")
         if not belongs or record is None or record.processor is None:
             continue  # it is of another run, or not done
         name = step.name
         rows.append(
             {
-                "step": f"{step.kind} {method_of(step)}".strip(),
+                "step": f"{step.action} {method_of(step)}".strip(),
                 "minutes, estimated": round(before.seconds[name] / 60, 1),
                 "minutes": round(record.processor / 60, 1),
                 "memory, estimated": round(before.memory[name] / MEGA),
@@ -66,7 +66,7 @@ def _before(plan: Plan) -> Estimate:
 
 def method_of(step: Step) -> str:
     """The method of a step that looks at a run."""
-    return "" if step.kind == "plant" else "".join(step.methods)
+    return "" if step.action == "plant" else "".join(step.methods)
 
 
 def _bytes(folder: Path, step: Step) -> int:

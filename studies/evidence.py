@@ -193,7 +193,7 @@ def _further(study: Registered, run: Run, piece: Piece) -> pd.DataFrame:
     best = early_donor(run)
     if best is not None:
         start = time.process_time()
-        game = Shares(donor=best.weights, noisy_examples=24, clean_examples=12)
+        game = Shares(donor=best.checkpoint, noisy_examples=24, clean_examples=12)
         row = {"epoch": best.epoch, "knows_noisy": best.noisy, "knows_clean": best.clean}
         _add_shares(study, piece, "early", game.run(run), row)
         spent.append({"step": "early donor", "minutes": (time.process_time() - start) / 60})

@@ -97,7 +97,9 @@ class Learner:
         way = "-".join(f"{value}" for value in settings.values())
         folder = self.out / self.model / f"seed-{self.seed}" / way
         own = {f"finetune.{name}": v for name, v in {"measure_every": 10, **settings}.items()}
-        return train(self.model, self.task, folder, seed=self.seed, settings=own, weights=weights)
+        return train(
+            self.model, self.task, folder, seed=self.seed, settings=own, checkpoints=weights
+        )
 
     def compared(self) -> list[dict[str, Any]]:
         """Exact shares of the layers of models that learnt in both ways."""

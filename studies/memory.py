@@ -81,7 +81,7 @@ def learn(home: Path, depth: int) -> None:
     """One update of the final weights, and one of the reference's."""
     make_model(home / "model", depth, WIDTH)
     made = str(home / "model"), texts(), home / "run"
-    train(*made, preset="demo", settings=LEARNT, weights=("final", "reference"))
+    train(*made, preset="demo", settings=LEARNT, checkpoints=("final", "reference"))
 
 
 def texts() -> Task:

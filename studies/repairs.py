@@ -222,7 +222,7 @@ def judge_all(model: str, name: str, seed: int, depth: int, out: Path) -> None:
         folder,
         seed=seed,
         settings=LEARNT,
-        weights=("final", "reference"),
+        checkpoints=("final", "reference"),
         options=LoadOptions(depth=depth),
     )
     bench = Bench(run)

@@ -95,7 +95,7 @@ def plant(home: Path, key: Row) -> Row:
     folder = home / "plants" / "-".join(map(str, key.values())).replace(":", "-").replace(" ", "-")
     task, seed = sequences(key["seed"]), key["seed"]
     given: dict[str, Any] = {"layers": key["planted"], "seed": seed, "settings": SETTINGS}
-    run = memloc.plant(key["model"], task, folder, weights=["final"], **given)
+    run = memloc.plant(key["model"], task, folder, checkpoints=["final"], **given)
     row = {**key, **_learnt(run)}
     if run.status.final is None or not run.memorised(0.95):
         return row
@@ -205,7 +205,7 @@ def compared(home: Path, key: Row) -> Row:
         task = texts(kind, seed, MEMORISED, CLEAN)
     folder = home / "compared" / "-".join(map(str, key.values()))
     weights = ["final", "reference"]
-    run = memloc.train(key["model"], task, folder, seed=seed, settings=BOTH, weights=weights)
+    run = memloc.train(key["model"], task, folder, seed=seed, settings=BOTH, checkpoints=weights)
     row = {**key, **_learnt(run), "noisy": len(run.noisy_rows)}
     if not run.memorised(0.95):
         return row

@@ -76,7 +76,7 @@ def staged(model: str, planted: str, folder: Path) -> Row:
     changes = {**EASY, **SLOW, "control.epochs": EPOCHS, "finetune.repeat": 10}
     task, weights = _task(60, rate=0.3), ["final"]
     run = memloc.plant(
-        model, task, folder, planted, weights=weights, options=PLANTED, settings=changes
+        model, task, folder, planted, checkpoints=weights, options=PLANTED, settings=changes
     )
     return {"noisy_learnt": run.status.final.noisy, **_found(run)}  # type: ignore[union-attr]
 
@@ -109,7 +109,7 @@ def parts(model: str, planted: str, folder: Path) -> Row:
         _task(60, rate=0.3),
         folder,
         planted,
-        weights=["final", "reference"],
+        checkpoints=["final", "reference"],
         options=PLANTED,
         settings=changes,
     )
@@ -126,13 +126,13 @@ def donors(model: str, task: str, folder: Path) -> Row:
         _task(96, name, seed=int(seed or 1)),
         folder,
         seed=int(seed or 1),
-        weights=["final", "reference"],
+        checkpoints=["final", "reference"],
         options=memloc.LoadOptions(depth=8),
         settings=settings,
     )
     best = early_donor(run)
     assert best is not None
-    found = {name: Shares(donor=name).run(run) for name in ("reference", best.weights)}
+    found = {name: Shares(donor=name).run(run) for name in ("reference", best.checkpoint)}
     one, other = (each.weights for each in found.values())
     row: Row = {"epoch": best.epoch, "gap": best.gap, "r": np.corrcoef(one, other)[0, 1]}
     for name, each in zip(("reference", "early"), found.values(), strict=True):

@@ -50,7 +50,7 @@ def _measure(model: str, task_name: str, out: Path) -> dict[str, Any]:
 
     task = memloc.load_task(task_name)
     folder = out / task_name / model
-    run = memloc.train(model, memloc.add_noise(task), folder, weights=["final", "reference"])
+    run = memloc.train(model, memloc.add_noise(task), folder, checkpoints=["final", "reference"])
     reference = run.load("reference")
     encoded = encode(task.test.parts, reference.tokenizer, reference.separator)
     right = predict(reference.stack, encoded).argmax(1) == task.test.labels

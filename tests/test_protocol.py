@@ -29,7 +29,7 @@ PROBES = {
 """Of probing and of label probes."""
 PAPER = {
     "noise.rate": 0.15,
-    "noise.kind": "uniform",
+    "noise.pattern": "uniform",
     "noise.seed": 1,
     "text.max_tokens": 512,
     "finetune.learning_rate": 1e-5,
@@ -204,7 +204,7 @@ def test_the_paper_study_trains_opt_13b_as_the_page_says():
 
 def test_demo_changes_sizes_and_rates_and_no_method():
     changed = {k for k, v in settings_of("demo").items() if v != PAPER[k]}
-    methods = {"objective", "norm", "normalise", "events", "kind", "rate", "subtract_clean"}
+    methods = {"objective", "norm", "normalise", "events", "pattern", "rate", "subtract_clean"}
     assert {"control.auxiliary", "finetune.epochs", "finetune.learning_rate"} <= changed
     assert not {name.split(".")[1] for name in changed} & methods
 
@@ -275,7 +275,7 @@ def test_an_unknown_preset_suggests_the_nearest():
         ("noise.rate", 1),
         ("noise.rate", 1.5),
         ("noise.rate", float("nan")),
-        ("noise.kind", "random"),
+        ("noise.pattern", "random"),
         ("finetune.epochs", 0),
         ("finetune.epochs", "many"),
         ("finetune.learning_rate", -1e-5),

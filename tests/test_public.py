@@ -36,3 +36,32 @@ def test_no_two_modules_offer_different_things_by_one_name():
             places[name].append(module)
     assert len(places) > 900
     assert not {name: where for name, where in places.items() if len(where) > 1}
+
+
+MEANINGS = {
+    "run": {"Run", "Run | str | Path", "Path", "Row", "str", "RunFolder", "Annotated"},
+    "stack": {"Stack", "Stacked"},
+    "weights": {"FloatArray", "Sequence[float]"},
+    "plan": {"Plan"},
+    "outcome": {"Outcome"},
+    "table": {"Table", "pd.DataFrame"},
+    "rows": {"IntArray", "tuple[IntArray, ...]"},
+    "kind": {"Kind", "Literal['localiser', 'analysis']"},
+}
+"""What parameters of a name that could mean several things are: a run, its folder or its name; the
+blocks of a model; numbers, one per layer; a study's steps; what is counted in a game; a data frame;
+numbers of examples; localisers or analyses."""
+
+
+def test_parameters_of_one_name_are_one_thing():
+    wrong = [
+        f"{module}:{node.lineno} {node.name}({given.arg}: {kind})"
+        for module, tree in MODULES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        for given in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+        if given.arg in MEANINGS and given.annotation is not None
+        for kind in [ast.unparse(given.annotation).strip("'\"").removesuffix(" | None")]
+        if kind.split("[")[0] != "Annotated" and kind not in MEANINGS[given.arg]
+    ]
+    assert not wrong

@@ -72,14 +72,14 @@ def listed(names: Sequence[str]) -> str:
 
 
 def lookup(
-    kind: str, name: object, known: Mapping[str, T], error: type[UnknownName] = UnknownName
+    what: str, name: object, known: Mapping[str, T], error: type[UnknownName] = UnknownName
 ) -> T:
     """Return the entry called `name`; if there is none, the error suggests the nearest name."""
     if isinstance(name, str) and name in known:
         return known[name]
     names = textwrap.shorten(", ".join(known), LONGEST_LIST, placeholder=" and more")
     near = nearest(name, known)
-    raise error(f"No {kind} is called {shortened(repr(name))}.{near} Known: {names}.")
+    raise error(f"No {what} is called {shortened(repr(name))}.{near} Known: {names}.")
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
@@ -150,7 +150,7 @@ class _InFolder(Protocol):
 _TEXT = ((str,), "a string")
 _PLACE = ((str, os.PathLike), "a path as a string or Path")
 _KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
-    **dict.fromkeys(("text", "label", "pair", "original", "flag", "name", "kind"), _TEXT),
+    **dict.fromkeys(("text", "label", "pair", "original", "flag", "name", "pattern"), _TEXT),
     **dict.fromkeys(("preset", "device", "model_type", "layers", "repository"), _TEXT),
     **dict.fromkeys(("revision",), _TEXT),
     **dict.fromkeys(("folder", "out", "cache_dir", "final", "reference", "memorised"), _PLACE),
@@ -159,6 +159,6 @@ _KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("force", "train_missing", "private"), ((bool,), "True or False")),
     "model": ((str, os.PathLike, _InFolder), "a name, a folder or a run"),
     "settings": ((Mapping,), "a dict of settings such as {'finetune.epochs': 30}"),
-    "weights": ((Sequence,), "a list of names such as ['final', 'reference']"),
+    "checkpoints": ((Sequence,), "a list of names such as ['final', 'reference']"),
 }
 """The kinds of arguments that public functions take, by the arguments' names."""

@@ -17,7 +17,7 @@ class NoiseSettings(Settings):
 
     rate: float = paper(0.15, "§3; per class, rounded down: published code", gt=0, lt=1)
     """Share of the training examples of each class that get a wrong label, rounded down."""
-    kind: Literal["uniform", "next"] = paper("uniform", "§3")
+    pattern: Literal["uniform", "next"] = paper("uniform", "§3")
     """`uniform`: any other class, equally likely; `next`: class c becomes class c + 1."""
     seed: int = published(1, ge=0)
     """Data seed: which examples, which labels, which random splits."""
@@ -271,7 +271,7 @@ def settings_of_run(
             )
     changed = start.replace(changes)
     if has_noise:
-        used = [key for key in changed.flat() if key not in {"noise.rate", "noise.kind"}]
+        used = [key for key in changed.flat() if key not in {"noise.rate", "noise.pattern"}]
         refuse_idle(changes, used, "data that say which labels are wrong")
     adapter = "finetune.adapter"
     if changed.finetune.adapter == "none":

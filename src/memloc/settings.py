@@ -73,27 +73,27 @@ def _unknown(name: object, known: Iterable[str]) -> UnknownName:
     )
 
 
-def _is_of(kind: Any, *wanted: type) -> bool:
+def _is_of(value: Any, *wanted: type) -> bool:
     """Whether one of these types is a field's, or that of its items."""
-    return kind in wanted or any(_is_of(inner, *wanted) for inner in get_args(kind))
+    return value in wanted or any(_is_of(inner, *wanted) for inner in get_args(value))
 
 
 S = TypeVar("S", bound=Settings)
 
 
-def checked(kind: type[S], values: Mapping[str, Any]) -> S:
+def checked(settings_type: type[S], values: Mapping[str, Any]) -> S:
     """Make settings of a kind from plain values; a wrong value is refused in one sentence."""
     try:
-        return kind.model_validate(values)
+        return settings_type.model_validate(values)
     except ValidationError as error:
         raise SettingsError(f"Setting {first_fault(error)}") from None
 
 
-def read_record(path: Path, kind: type[S]) -> S:
+def read_record(path: Path, settings_type: type[S]) -> S:
     """Read a stored record of this kind; one that does not fit is refused with its first fault."""
     values = {name: value for name, value in read_json(path).items() if name != "format"}
     try:
-        return kind.model_validate(values)
+        return settings_type.model_validate(values)
     except ValidationError as error:
         fault = first_fault(error).rstrip(".")
         raise StoreError(

@@ -21,7 +21,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "check": ("--depth", "--json", "--any-format", "--remote-code"),
     "protocol": ("--diff", "--json"),
     "train": (
-        *("--seed", "--out", "--weights", "--preset", "--set", "--examples", "--data-folder"),
+        *("--seed", "--out", "--checkpoints", "--preset", "--set", "--examples", "--data-folder"),
         *("--data", "--text", "--pair", "--label", "--original", "--flag", "--flip", "--held-out"),
         *("--depth", "--device", "--remote-code", "--any-format", "--json"),
     ),

@@ -136,7 +136,7 @@ def _begin(made: Material) -> None:
         if len(saved) == 2:
             raise KeyboardInterrupt
 
-    words = ("train", made.model, "--data", made.data, *COLUMNS, *LONG, "--weights=frozen")
+    words = ("train", made.model, "--data", made.data, *COLUMNS, *LONG, "--checkpoints=frozen")
     with mock.patch("memloc.engine.fit.save_state", save_twice):
         result = CliRunner().invoke(app, [*map(str, words), "--out", str(made.begun)])
     assert result.exit_code == 130, result.output

@@ -123,7 +123,7 @@ SETTINGS = {
         lambda material: material.begun,
         lambda words, material, folder: [
             *("train", material.model, "--data", material.data, *COLUMNS, *LONG, "--json"),
-            *("--weights=frozen", "--out", folder, *words),
+            *("--checkpoints=frozen", "--out", folder, *words),
         ],
         _trained,
     ),

@@ -115,7 +115,7 @@ class DataCase:
         return self._adopt(material, path, place)
 
     def _train(self, material: Material, path: Path, place: Path) -> int:
-        quick = ("--set=finetune.epochs=1", "--weights=frozen", "--device=cpu", "--json")
+        quick = ("--set=finetune.epochs=1", "--checkpoints=frozen", "--device=cpu", "--json")
         answer = call(
             place, "train", material.model, "--data", path, *self.words, *quick, "--out", "out"
         )

@@ -63,7 +63,7 @@ def test_adopted_checkpoints_are_localised_analysed_and_reported(run, given, tmp
 def test_adopt_answers_in_json(run, given):
     shown = run("adopt", "mine", *given, "--original=original", "--json")
     found = json.loads(printed(shown))
-    assert found["weights"] == ["memorised", "final", "reference", "frozen"]
+    assert found["checkpoints"] == ["memorised", "final", "reference", "frozen"]
     assert found["verdict"]["memorised"] is True
     assert found["noise"].endswith("column 'original' read as original labels.")
 

@@ -20,7 +20,7 @@ WRONG = [
     (("train", "./nowhere", "tiny-topic"), "There is no folder ./nowhere"),
     (("train", "facebok/opt-125m", "tiny-topic"), "Did you mean 'facebook/opt-125m'?"),
     (("train", "tiny-opt", "tiny-topic", "--depth=13"), "1 to 12 layers"),
-    (("train", "tiny-opt", "tiny-topic", "--weights=fnal"), "Did you mean 'final'?"),
+    (("train", "tiny-opt", "tiny-topic", "--checkpoints=fnal"), "Did you mean 'final'?"),
     (("train", "tiny-opt", "tiny-topic", "--device=gpu"), "No device is called 'gpu'"),
     (("train", "tiny-opt", "tiny-topic", "--set=finetune.epoch=3"), "'finetune.epochs'"),
     (("train", "tiny-opt", "tiny-topic", "--set=epochs=3"), "'finetune.epochs'"),

@@ -149,7 +149,7 @@ def test_a_device_that_is_not_there_is_refused(bad, model, mine):
 
 def test_weights_that_do_not_exist_are_refused(bad, model, mine):
     assert "Did you mean 'frozen'?" in bad(
-        "train", model, "--data", mine, *COLUMNS, "--weights=froze"
+        "train", model, "--data", mine, *COLUMNS, "--checkpoints=froze"
     )
 
 
@@ -190,7 +190,7 @@ def test_a_damaged_model_folder_is_refused(bad, model, mine, tmp_path, damage, s
 
 
 def test_a_run_folder_of_other_settings_is_refused(bad, run, model, mine):
-    words = ("train", model, "--data", mine, *COLUMNS, *FAST, "--weights=frozen")
+    words = ("train", model, "--data", mine, *COLUMNS, *FAST, "--checkpoints=frozen")
     printed(run(*words))
     line = bad(*words, "--set=finetune.clip=2.0")
     assert "belongs to other settings: finetune.clip is 1.0 there and 2.0 here" in line

@@ -49,7 +49,7 @@ def train(model, mine, tmp_path, monkeypatch):
 )
 def test_a_training_that_is_ended_says_what_is_kept_and_goes_on(train, tmp_path, number):
     ignored = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as it is where tests run by `nohup`
-    child = begun([*train, "--weights=final"], tmp_path / "said")
+    child = begun([*train, "--checkpoints=final"], tmp_path / "said")
     signal.signal(signal.SIGHUP, ignored)
     wait_for(lambda: list(tmp_path.rglob("noisy.state")))
     os.kill(child, number)

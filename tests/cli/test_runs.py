@@ -32,7 +32,7 @@ def test_train_makes_everything_from_a_file_with_string_labels(run, model, mine,
 
     before = {p: p.stat().st_mtime_ns for p in (folder / "checkpoints").rglob("*") if p.is_file()}
     again = json.loads(printed(run(*command, "--json")))
-    assert again["weights"] == ["final", "reference", "frozen"]
+    assert again["checkpoints"] == ["final", "reference", "frozen"]
     assert again["verdict"]["memorised"] is False
     assert "memorised" in again["without"]
     assert {p: p.stat().st_mtime_ns for p in before} == before  # nothing is made again
@@ -40,15 +40,17 @@ def test_train_makes_everything_from_a_file_with_string_labels(run, model, mine,
 
 def test_train_makes_only_the_weights_asked_for(run, model, mine):
     command = ("train", model, "--data", mine, *COLUMNS, *FAST, "--json")
-    first = json.loads(printed(run(*command, "--weights", "frozen")))
-    assert first["weights"] == ["frozen"]
+    first = json.loads(printed(run(*command, "--checkpoints", "frozen")))
+    assert first["checkpoints"] == ["frozen"]
     assert first["verdict"] is None
-    second = json.loads(printed(run(*command, "--weights", "reference", "--weights", "frozen")))
-    assert second["weights"] == ["reference", "frozen"]
+    second = json.loads(
+        printed(run(*command, "--checkpoints", "reference", "--checkpoints", "frozen"))
+    )
+    assert second["checkpoints"] == ["reference", "frozen"]
 
 
 def test_train_says_what_there_is_when_nothing_was_memorised_yet(run, model, mine):
-    shown = printed(run("train", model, "--data", mine, *COLUMNS, *FAST, "--weights", "frozen"))
+    shown = printed(run("train", model, "--data", mine, *COLUMNS, *FAST, "--checkpoints", "frozen"))
     assert "seed-1: frozen" in shown
 
 
@@ -68,7 +70,7 @@ def test_train_goes_on_where_it_was(run, model, mine, monkeypatch):
     stopped = run(*command)
     assert stopped.exit_code == 130
     assert "interrupted; what is finished is kept, and the same command continues" in stopped.stderr
-    assert json.loads(printed(run(*command, "--json")))["weights"][0] == "final"
+    assert json.loads(printed(run(*command, "--json")))["checkpoints"][0] == "final"
     assert len(count) == 4  # two epochs of two trainings as one and of a third, none twice
 
 
@@ -77,7 +79,7 @@ def test_train_keeps_the_noise_that_a_file_brings(run, model, tmp_path):
     wrong = {"good": "bad", "bad": "good"}
     noisy = [(text, wrong[y] if i % 10 == 0 else y, y) for i, (text, y) in enumerate(rows)]
     path = write_csv(tmp_path / "real.csv", noisy, ("review", "stars", "true"))
-    words = ("--data", path, *NAMED, "--original=true", *FAST, "--weights=frozen", "--json")
+    words = ("--data", path, *NAMED, "--original=true", *FAST, "--checkpoints=frozen", "--json")
     shown = run("train", model, *words)
     folder = tmp_path / json.loads(printed(shown))["folder"]
     about = json.loads((folder / "run.json").read_text())
@@ -96,7 +98,7 @@ def test_train_reads_flags_beside_integer_labels_as_flags(run, model, tmp_path):
     rows = [(text, i % 2, int(i % 10 < 3)) for i, (text, _) in enumerate(rows_of(60))]
     path = write_csv(tmp_path / "real.csv", rows, ("review", "stars", "wrong"))
     unseen = write_csv(tmp_path / "unseen.csv", rows[:8], ("review", "stars", "wrong"))
-    words = ("--data", path, *NAMED, *FAST, "--weights=frozen", "--held-out", unseen)
+    words = ("--data", path, *NAMED, *FAST, "--checkpoints=frozen", "--held-out", unseen)
     shown = run("train", model, *words, "--flag=wrong")
     assert "18 noisy of 60 examples, column 'wrong' read as flags." in shown.stderr.splitlines()
     assert "seed-1: frozen" in printed(shown)
@@ -106,7 +108,7 @@ def test_train_says_that_it_flipped_labels_and_that_the_file_s_errors_are_not_kn
     run, model, mine
 ):
     command = ("train", model, "--data", mine, *COLUMNS, *FAST)
-    shown = run(*command, "--weights=final")
+    shown = run(*command, "--checkpoints=final")
     line = (
         "6 noisy of 48 examples, labels flipped by memloc (a share of 0.15 of each class); which "
         "labels of the file itself are wrong is not known."
@@ -120,7 +122,7 @@ def test_train_keeps_the_labels_of_small_classes_and_says_so_once(run, model, tm
     shown = run(
         "train", model, "--data", write_csv(tmp_path / "m.csv", rows), *COLUMNS, *FAST, "--json"
     )
-    assert json.loads(printed(shown))["weights"]
+    assert json.loads(printed(shown))["checkpoints"]
     assert shown.stderr.count("1 class keeps its labels") == 1
     line = next(line for line in shown.stderr.splitlines() if "keeps its" in line)
     assert line.startswith("1 class keeps its labels, because a share of 0.15 is less than one")
@@ -128,7 +130,7 @@ def test_train_keeps_the_labels_of_small_classes_and_says_so_once(run, model, tm
 
 
 def test_train_can_take_fewer_examples_layers_and_another_seed(run, model, mine, tmp_path):
-    words = ("--data", mine, *COLUMNS, *FAST, "--weights=frozen", "--json")
+    words = ("--data", mine, *COLUMNS, *FAST, "--checkpoints=frozen", "--json")
     found = json.loads(
         printed(run("train", model, *words, "--examples=20", "--depth=1", "--seed=7"))
     )
@@ -146,7 +148,7 @@ def test_out_of_memory_suggests_pieces_and_loses_nothing(run, model, mine, monke
         return plain(stack, batch)
 
     plain = Stack.logits
-    words = ("train", model, "--data", mine, *COLUMNS, *FAST, "--weights=final")
+    words = ("train", model, "--data", mine, *COLUMNS, *FAST, "--checkpoints=final")
     with monkeypatch.context() as patch:
         patch.setattr(Stack, "logits", fail)
         result = run(*words)
@@ -168,7 +170,7 @@ def test_own_noise_is_said_by_every_command_and_its_columns_are_in_the_report(ru
     data = write_csv(tmp_path / "mine.csv", rows, header)
     unseen = write_csv(tmp_path / "unseen.csv", rows[:20], header)
     words = ("train", model, "--data", data, *NAMED, *FAST)
-    words += ("--weights=final", "--weights=reference")
+    words += ("--checkpoints=final", "--checkpoints=reference")
     shown = run(*words, "--original", "right one", "--held-out", unseen)
     line = "15 noisy of 60 examples, column 'right one' read as original labels."
     assert shown.stderr.splitlines().count(line) == 1

@@ -41,7 +41,7 @@ def labelled(draw):
 @given(labelled(), st.integers(0, 99), st.integers(10, 99), KINDS)
 def test_every_class_loses_exactly_its_share(data, seed, percent, kind):
     labels, n_classes = data
-    noise = perturb(labels, n_classes, generator(seed), rate=percent / 100, kind=kind)
+    noise = perturb(labels, n_classes, generator(seed), rate=percent / 100, pattern=kind)
     for label in range(n_classes):
         there = labels == label
         assert np.count_nonzero(noise.is_noisy[there]) == there.sum() * percent // 100
@@ -51,7 +51,7 @@ def test_every_class_loses_exactly_its_share(data, seed, percent, kind):
 def test_noisy_examples_never_keep_their_label_and_clean_ones_always_do(data, seed, kind):
     labels, n_classes = data
     before = labels.copy()
-    noise = perturb(labels, n_classes, generator(seed), kind=kind)
+    noise = perturb(labels, n_classes, generator(seed), pattern=kind)
     assert np.array_equal(labels, before)
     assert np.array_equal(noise.original, before)
     assert np.array_equal(noise.is_noisy, noise.assigned != noise.original)
@@ -63,10 +63,10 @@ def test_noisy_examples_never_keep_their_label_and_clean_ones_always_do(data, se
 @given(labelled(), st.integers(0, 99), KINDS)
 def test_the_same_seed_gives_the_same_noise_whatever_ran_before(data, seed, kind):
     labels, n_classes = data
-    one = perturb(labels, n_classes, generator(seed, "noise", "task"), kind=kind)
+    one = perturb(labels, n_classes, generator(seed, "noise", "task"), pattern=kind)
     generator(seed).random(5)
     np.random.default_rng().random(5)
-    two = perturb(labels, n_classes, generator(seed, "noise", "task"), kind=kind)
+    two = perturb(labels, n_classes, generator(seed, "noise", "task"), pattern=kind)
     assert np.array_equal(one.assigned, two.assigned)
 
 
@@ -79,7 +79,7 @@ def test_another_seed_makes_other_examples_noisy():
 @given(labelled(), st.integers(0, 99))
 def test_next_moves_every_noisy_example_to_the_class_after_its_own(data, seed):
     labels, n_classes = data
-    noise = perturb(labels, n_classes, generator(seed), kind="next")
+    noise = perturb(labels, n_classes, generator(seed), pattern="next")
     moved = (noise.original[noise.is_noisy] + 1) % n_classes
     assert np.array_equal(noise.assigned[noise.is_noisy], moved)
 
@@ -87,7 +87,7 @@ def test_next_moves_every_noisy_example_to_the_class_after_its_own(data, seed):
 @given(labelled(), st.integers(0, 99))
 def test_both_kinds_of_noise_choose_the_same_examples(data, seed):
     labels, n_classes = data
-    one, two = (perturb(labels, n_classes, generator(seed), kind=k) for k in ("uniform", "next"))
+    one, two = (perturb(labels, n_classes, generator(seed), pattern=k) for k in ("uniform", "next"))
     assert np.array_equal(one.is_noisy, two.is_noisy)
 
 

@@ -159,7 +159,7 @@ def test_without_a_reference_the_best_early_epoch_answers_for_texts(
         gaps[n] = shares[0] - shares[1]
     assert np.isclose(best.gap, max(gaps.values()))
     found = memloc.localise(adopted, ["shares"])["shares"]
-    assert found.about["donor"] == best.weights
+    assert found.about["donor"] == best.checkpoint
     assert found["labels"].query("is_noisy")["lost"].mean() > 0.5
 
 

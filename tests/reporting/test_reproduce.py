@@ -77,12 +77,12 @@ def test_versions_are_those_that_wrote_the_runs(folder):
 
 def test_the_words_of_a_training_are_recorded(tmp_path):
     words = ["train", "tiny-opt", "tiny-topic", "--depth", "1", "--examples", "48"]
-    words += ["--weights", "final", "--set", "finetune.epochs=1"]
+    words += ["--checkpoints", "final", "--set", "finetune.epochs=1"]
     words += ["--out", str(tmp_path / "my runs")]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     (line,) = how_made(load_results(tmp_path))["commands"]
-    assert line.startswith("memloc train tiny-opt tiny-topic --depth 1 --examples 48 --weights")
+    assert line.startswith("memloc train tiny-opt tiny-topic --depth 1 --examples 48 --checkpoints")
     assert line.endswith(f"--out '{tmp_path}/my runs'")
 
 

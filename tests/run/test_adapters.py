@@ -158,7 +158,7 @@ def test_an_adapter_of_an_embedded_model_names_it_and_asks_no_hub(tmp_path):
     task = memloc.add_noise(memloc.load_task("tiny-topic", examples=40), rate=0.2, seed=1)
     settings = {"finetune.adapter": "lora", "finetune.epochs": 1}
     run = memloc.train(
-        "tiny-bert", task, tmp_path / "run", settings=settings, weights=["final"], device="cpu"
+        "tiny-bert", task, tmp_path / "run", settings=settings, checkpoints=["final"], device="cpu"
     )
     about = json.loads((run.path("final") / "adapter_config.json").read_text())
     assert about["base_model_name_or_path"] == "tiny-bert"

@@ -66,7 +66,7 @@ def test_an_adopted_run_knows_its_weights_data_and_accuracies(source, given, tmp
     assert record.made_by == "adopt"
     assert record.command == "memloc adopt mine"
     assert (record.depth, record.width, run.seed) == (3, 16, 1)
-    assert run.weights() == ["memorised", "final", "reference", "frozen"]
+    assert run.checkpoints() == ["memorised", "final", "reference", "frozen"]
     assert run.has("pretrained")
     assert run.status.final == source.status.final
     assert run.task.name == "train"
@@ -128,7 +128,7 @@ def test_missing_weights_can_be_trained(source, given, tmp_path):
     few = {name: given[name] for name in ("final", "pretrained", "data", "original")}
     settings = {"finetune.epochs": 2, "finetune.learning_rate": 1e-2}
     run = adopt(tmp_path / "mine", **few, settings=settings, train_missing=True, device="cpu")
-    assert run.weights() == ["final", "reference", "frozen"]
+    assert run.checkpoints() == ["final", "reference", "frozen"]
     assert run.path("reference") == run.folder / "checkpoints" / "reference"
     start = run.load_pretrained(seed=1)
     for block, same in zip(start.stack.blocks, run.load("frozen").stack.blocks, strict=True):
@@ -240,8 +240,8 @@ def test_weights_can_be_added_later(source, given, tmp_path):
     few = {name: given[name] for name in ("final", "data", "original")}
     adopt(tmp_path / "mine", **few)
     run = adopt(tmp_path / "mine", **few, reference=given["reference"])
-    assert run.weights() == ["final", "reference"]
-    assert Run.open(tmp_path / "mine").weights() == ["final", "reference"]
+    assert run.checkpoints() == ["final", "reference"]
+    assert Run.open(tmp_path / "mine").checkpoints() == ["final", "reference"]
 
 
 def test_checkpoints_that_did_not_memorise_are_refused_by_methods(source, given, tmp_path):

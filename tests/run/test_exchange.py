@@ -125,13 +125,15 @@ def test_a_name_alone_is_a_run_of_the_hub(hub, pushed, tmp_path, monkeypatch):
 def test_a_run_comes_back_from_the_hub_as_it_was(hub, pushed, tmp_path):
     back = Run.pull(NAME, tmp_path / "back", device="cpu")
     assert back.record == pushed.record
-    assert back.weights() == pushed.weights() == ["memorised", "final", "reference", "frozen"]
+    assert (
+        back.checkpoints() == pushed.checkpoints() == ["memorised", "final", "reference", "frozen"]
+    )
     assert back.task.train.parts == pushed.task.train.parts
     kept = back.folder / "results" / "swapping" / "about.json"
     before = kept.stat().st_mtime_ns
     assert memloc.localise(back, "swapping")["swapping"].depth == 3
     assert kept.stat().st_mtime_ns == before  # not computed again
-    for name in back.weights():
+    for name in back.checkpoints():
         one, other = (run.load(name).model.state_dict() for run in (back, pushed))
         assert all(np.array_equal(one[key].numpy(), other[key].numpy()) for key in other)
     left = {path.name for path in (tmp_path / "back").iterdir()}
@@ -159,7 +161,7 @@ def test_adopted_weights_are_in_the_repository(hub, memorised_run, write_data, t
     run.push(NAME)
     shutil.rmtree(theirs)
     back = Run.pull(NAME, tmp_path / "back", device="cpu")
-    assert back.weights() == ["final", "reference"]
+    assert back.checkpoints() == ["final", "reference"]
     assert back.path("final") == tmp_path / "back" / "adopted" / "final"
     assert memloc.localise(back, "swapping")["swapping"].depth == run.depth
     assert back.load("pretrained").weights_hash == run.status.adopted["pretrained"].hash

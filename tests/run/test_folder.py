@@ -220,7 +220,7 @@ def test_a_draft_that_was_left_behind_is_no_set_of_weights(there):
     draft = new_draft(there.folder / "checkpoints" / "final")
     draft.mkdir()
     (draft / "config.json").write_text("{}")
-    assert there.weights() == ["frozen"]
+    assert there.checkpoints() == ["frozen"]
 
 
 def test_settings_and_seed_come_back(there, recipe_of):

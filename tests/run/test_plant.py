@@ -77,7 +77,7 @@ def assert_same_weights(one, other, name="final"):
 
 def test_a_plant_has_all_weights(planted):
     assert is_enough(planted)
-    assert set(planted.weights()) == set(ALL)
+    assert set(planted.checkpoints()) == set(ALL)
     assert planted.status.attempts == ()
     # The reference is planted, too: outside the window only the auxiliary task changed it.
     assert (planted.plant.first, planted.plant.last, planted.plant.null) == (2, 2, False)
@@ -108,7 +108,7 @@ def test_the_record_is_written_once_and_attempts_are_elsewhere(recipe, tmp_path,
     assert len(set(records)) == 1
     assert len(run.status.attempts) == 2  # before the last one
     assert not is_enough(run)
-    assert "frozen" not in run.weights()  # nothing more is trained in vain
+    assert "frozen" not in run.checkpoints()  # nothing more is trained in vain
     assert Run.open(tmp_path).spec.settings.finetune.learning_rate == 1e-6
 
 
@@ -235,7 +235,7 @@ def test_the_public_function_makes_the_same_plant(recipe, kinds, tmp_path):
         "2",
         auxiliary=OTHER,
         settings=settings,
-        weights=TWO,
+        checkpoints=TWO,
         device="cpu",
     )
     assert run.spec == planted.spec.model_copy(update={"settings": run.spec.settings})

@@ -68,7 +68,7 @@ def encoded(loaded, examples):
 
 def test_all_weights_are_there_and_nothing_else(made):
     _, run = made
-    assert run.weights() == ALL
+    assert run.checkpoints() == ALL
     assert sorted(p.name for p in run.folder.iterdir()) == [
         "checkpoints",
         "labels.parquet",
@@ -298,12 +298,12 @@ def test_every_family_of_the_paper_trains_and_comes_back(recipe_of, tmp_path, fa
 
 def test_only_what_is_asked_for_is_made(recipe_of, tmp_path):
     recipe = recipe_of(finetune__epochs=1)
-    assert train_run(recipe, tmp_path, ["frozen"]).weights() == ["frozen"]
+    assert train_run(recipe, tmp_path, ["frozen"]).checkpoints() == ["frozen"]
     with pytest.raises(StoreError, match="no final weights yet"):
         Run.open(tmp_path).require_memorised(0.95)
     with pytest.raises(StoreError, match=r"has no reference weights.*memloc train"):
         Run.open(tmp_path).load("reference")
-    assert train_run(recipe, tmp_path, ["reference"]).weights() == ["reference", "frozen"]
+    assert train_run(recipe, tmp_path, ["reference"]).checkpoints() == ["reference", "frozen"]
     assert set(Run.open(tmp_path).training()["training"]) == {"frozen", "original"}
 
 
@@ -316,7 +316,7 @@ def test_weights_that_do_not_exist_are_refused_with_the_nearest(recipe_of, tmp_p
 def test_a_run_that_did_not_memorise_is_marked_and_refused_unless_forced(recipe_of, tmp_path):
     run = train_run(recipe_of(finetune__epochs=1, finetune__learning_rate=1e-6), tmp_path)
     assert not run.memorised(0.95)
-    assert run.weights() == ["final", "reference", "frozen"]
+    assert run.checkpoints() == ["final", "reference", "frozen"]
     with pytest.raises(TrainingError, match=r"not memorised.* 25\.0% .*95% are needed.*force"):
         run.require_memorised(0.95)
     run.require_memorised(0.95, force=True)
@@ -429,14 +429,14 @@ def test_out_of_memory_while_measuring_is_explained_too(recipe_of, tmp_path, mon
 def test_more_pieces_may_be_used_after_running_out_of_memory(recipe_of, tmp_path):
     train_run(recipe_of(finetune__epochs=1), tmp_path, ["frozen"])
     run = train_run(recipe_of(finetune__epochs=1, finetune__accumulate=2), tmp_path, ["final"])
-    assert "final" in run.weights()
+    assert "final" in run.checkpoints()
 
 
 def test_a_rate_that_is_far_too_high_is_said_and_loses_nothing(recipe_of, tmp_path):
     with pytest.raises(TrainingError, match="lower the learning rate"):
         train_run(recipe_of(finetune__learning_rate=1e30, finetune__epochs=3), tmp_path)
     assert not list(tmp_path.rglob("*.part"))
-    assert Run.open(tmp_path).weights() == []
+    assert Run.open(tmp_path).checkpoints() == []
 
 
 def test_pairs_are_joined_by_the_family_s_separator(recipe_of, tmp_path):
@@ -458,10 +458,10 @@ def test_the_front_door_trains_as_a_recipe_does(made, tmp_path):
         recipe.task,
         tmp_path / "run",
         settings=settings,
-        weights=ALL[:3],
+        checkpoints=ALL[:3],
         device="cpu",
     )
-    assert mine.weights() == ALL[:3]
+    assert mine.checkpoints() == ALL[:3]
     one, two = (r.load("final").model.state_dict() for r in (mine, run))
     assert all(torch.equal(one[n], two[n]) for n in one)
     assert mine.record == run.record
@@ -504,11 +504,13 @@ def test_noisy_and_original_labels_learnt_as_one_are_learnt_as_alone(
 def test_the_reference_is_made_in_the_same_pass_where_that_costs_little(
     recipe_of, tmp_path, monkeypatch
 ):
-    assert train_run(recipe_of(), tmp_path / "1", ["final"], optional=["reference"]).weights() == [
+    assert train_run(
+        recipe_of(), tmp_path / "1", ["final"], optional=["reference"]
+    ).checkpoints() == [
         "memorised",
         "final",
         "reference",
     ]
     monkeypatch.setenv(engine.ONE_BY_ONE, "1")
     wide = train_run(recipe_of(), tmp_path / "2", ["final"], optional=["reference"])
-    assert wide.weights() == ["memorised", "final"]
+    assert wide.checkpoints() == ["memorised", "final"]

@@ -47,7 +47,7 @@ def recipe(tiny_model):
 @pytest.fixture(scope="module")
 def uninterrupted(recipe, tmp_path_factory):
     run = train_run(recipe, tmp_path_factory.mktemp("whole"))
-    assert run.weights() == ALL
+    assert run.checkpoints() == ALL
     assert torch.tensor(run.training()["accuracy"]).unique().numel() > 3
     return run
 
@@ -62,7 +62,7 @@ def provenance(run: Run, weights: str) -> dict[str, object]:
 
 
 def assert_same_run(one: Run, other: Run) -> None:
-    assert one.weights() == other.weights() == ALL
+    assert one.checkpoints() == other.checkpoints() == ALL
     for weights in ALL:
         mine, theirs = (load_file(r.path(weights) / "model.safetensors") for r in (one, other))
         assert mine.keys() == theirs.keys()
@@ -174,7 +174,7 @@ def test_what_is_there_of_two_that_learn_as_one_stays_when_the_other_is_made_aga
 
 def test_a_training_as_one_that_is_not_wanted_now_waits(recipe, tmp_path, monkeypatch):
     stop_after(monkeypatch, "save_state", 2, (recipe, tmp_path))
-    assert train_run(recipe, tmp_path, ["frozen"]).weights() == ["frozen"]
+    assert train_run(recipe, tmp_path, ["frozen"]).checkpoints() == ["frozen"]
     state = partial(paths.training_state, tmp_path)
     assert epochs_done(state, ["noisy", "original"]) == {"noisy": 2, "original": 2}
 
@@ -187,7 +187,7 @@ def test_where_two_cannot_learn_as_one_any_more_they_start_anew_and_that_is_said
     said = []
     with telling(said.append):
         run = train_run(replace(recipe, protocol=less), tmp_path, ["final"])
-    assert run.weights() == ["memorised", "final"]
+    assert run.checkpoints() == ["memorised", "final"]
     assert any("from the start, one after the other" in sentence for sentence in said)
     assert not list(tmp_path.rglob("*.state"))
 

@@ -32,7 +32,7 @@ def test_a_training_makes_what_is_asked_for_and_a_method_looks_at_it(small):
     folder = small()
     done(folder)
     run = Run.open(folder / RUN)
-    assert run.weights() == ["memorised", "final", "reference"]
+    assert run.checkpoints() == ["memorised", "final", "reference"]
     assert (run.depth, run.record.task.train, run.settings.finetune.epochs) == (2, 30, 4)
     assert run.record.command == f"memloc run {folder}"
     about = json.loads((folder / RUN / "results/swapping/about.json").read_text())["about"]

@@ -103,7 +103,7 @@ def test_what_was_done_before_does_not_count(run, command, monkeypatch):
         raise KeyboardInterrupt
 
     save = training.save_state
-    words = (*command, "--weights=final", "--weights=frozen")
+    words = (*command, "--checkpoints=final", "--checkpoints=frozen")
     with monkeypatch.context() as patch:
         patch.setattr(training, "save_state", interrupted)
         stopped = run(*words)
@@ -112,7 +112,7 @@ def test_what_was_done_before_does_not_count(run, command, monkeypatch):
     assert said_before(run(*words))[0].startswith("2 trainings are left (noisy, frozen), 18 upd")
     # And where all is there nothing is said.
     again = run(*words, "--json")
-    assert json.loads(printed(again))["weights"] == ["final", "frozen"]
+    assert json.loads(printed(again))["checkpoints"] == ["final", "frozen"]
     assert "left" not in again.stderr
 
 

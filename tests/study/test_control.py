@@ -63,7 +63,7 @@ def planted(tiny_model, tmp_path):
 
 def plant_all(folder):
     plan = open_plan(folder)
-    assert {step.kind for step in plan.steps.values()} == {"plant"}  # no plain run is trained
+    assert {step.action for step in plan.steps.values()} == {"plant"}  # no plain run is trained
     for step in plan.steps.values():
         do(step)
     return load_results(folder)

@@ -212,7 +212,7 @@ def test_narrow_models_get_one_thread_and_wide_ones_their_share(tmp_path, folder
     assert threads_for(plan.steps[TRAIN], 1, 8) == 1
     text = (folder / "study.yaml").read_text().replace("tiny-opt", "facebook/opt-125m")
     (folder / "study.yaml").write_text(text)
-    (wide,) = [s for s in make_plan(read_study(folder)).steps.values() if s.kind == "train"]
+    (wide,) = [s for s in make_plan(read_study(folder)).steps.values() if s.action == "train"]
     assert [threads_for(wide, jobs, 8) for jobs in (1, 3, 8)] == [8, 2, 1]
 
 

@@ -60,7 +60,7 @@ def installed(tmp_path, monkeypatch):
 
 def test_only_the_weights_that_it_needs_are_trained(installed, micro):
     plan = plan_of(micro(changes=CHANGES))
-    assert plan.steps[f"train/{RUN}"].weights == ("final", "frozen")
+    assert plan.steps[f"train/{RUN}"].checkpoints == ("final", "frozen")
     assert f"localise/{RUN}/evenly" in plan.steps
 
 

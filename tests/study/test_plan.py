@@ -51,13 +51,13 @@ def test_words_that_fit_nothing_are_refused(micro):
 
 def test_the_demo_has_every_kind_of_step(tmp_path):
     init_study("demo", tmp_path)
-    assert {step.kind for step in open_plan(tmp_path).steps.values()} == set(KINDS)
+    assert {step.action for step in open_plan(tmp_path).steps.values()} == set(KINDS)
 
 
 def test_the_paper_s_study_is_complete(tmp_path):
     init_study("paper", tmp_path / "paper")
     plan = open_plan(tmp_path / "paper")
-    kinds = [step.kind for step in plan.steps.values()]
+    kinds = [step.action for step in plan.steps.values()]
     main, large, binary = 4 * 12 * 3, 12, 4 * 5
     assert kinds.count("train") == main + large + binary
     assert kinds.count("localise") == 4 * main + large + binary
@@ -73,7 +73,7 @@ def test_the_paper_s_study_is_complete(tmp_path):
 def test_the_small_study_is_as_large_as_it_says(tmp_path):
     init_study("small", tmp_path / "small")
     plan = open_plan(tmp_path / "small")
-    kinds = [step.kind for step in plan.steps.values()]
+    kinds = [step.action for step in plan.steps.values()]
     assert (kinds.count("train"), kinds.count("plant")) == (4 * 4 * 2, 4 * 3)
 
 
@@ -89,7 +89,7 @@ def test_one_training_serves_all_that_want_it(micro):
     plan = plan_of(micro(changes={"depth: 2": more}))
     trainings = [n for n in plan.steps if n.startswith("train/")]
     assert trainings == [f"train/{RUN}", f"train/{RUN[:-1]}2"]
-    first, second = (plan.steps[name].weights for name in trainings)
+    first, second = (plan.steps[name].checkpoints for name in trainings)
     assert first == ("memorised", "final", "reference", "frozen")
     assert second == ("final", "reference")
 
@@ -100,7 +100,7 @@ def test_only_weights_that_are_needed_are_trained(micro):
         "analyses: [centroids, label_probes, generalisation]": "analyses: []",
     }
     plan = plan_of(micro(changes=changes))
-    assert plan.steps[f"train/{RUN}"].weights == ("final",)
+    assert plan.steps[f"train/{RUN}"].checkpoints == ("final",)
 
 
 ASKED = {"localiser": "methods", "analysis": "analyses"}
@@ -115,7 +115,7 @@ def test_a_run_has_the_weights_that_a_method_looks_at(micro, name):
     }
     old = next(line for line in lines if line.startswith(ASKED[method.kind]))
     lines[old] = lines[old].replace("[]", f"[{name}]")
-    made = plan_of(micro(changes=lines)).steps[f"train/{RUN}"].weights
+    made = plan_of(micro(changes=lines)).steps[f"train/{RUN}"].checkpoints
     assert set(made) == {"final", *method().needs, *method.uses} - {"pretrained"}
 
 
@@ -219,7 +219,7 @@ def test_a_model_is_what_is_in_its_folder(tmp_path, tiny_model, micro):
 
 def test_a_plant_made_anew_leaves_no_null_of_older_settings(micro):
     plan = plan_of(micro(changes={"methods: [swapping]}": "methods: [swapping], nulls: none}"}))
-    (step,) = (step for step in plan.steps.values() if step.kind == "plant")
+    (step,) = (step for step in plan.steps.values() if step.action == "plant")
     for product in ("plant", "null"):
         assert any("null-1-1" in path for path in step.removes[product])
 

@@ -21,7 +21,7 @@ from memloc.study.records import Store
 def make_step(training=1, swapping=1, probing=1):
     return Step(
         name="plant/x",
-        kind="plant",
+        action="plant",
         spec=SPEC,
         folder="run",
         shape=Shape(2, 8, 0),

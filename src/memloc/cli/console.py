@@ -185,14 +185,14 @@ def show(as_json: bool, record: Any, *said: Any) -> None:
             _show_table(each if isinstance(each, list) else each.to_dict("records"))
 
 
-def _show_table(rows: Sequence[Mapping[Any, Any]]) -> None:
+def _show_table(records: Sequence[Mapping[Any, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for place, column in enumerate(rows[0] if rows else ()):
+    for place, column in enumerate(records[0] if records else ()):
         table.add_column(plain(str(column).replace("_", " ")), overflow="fold", no_wrap=place == 0)
-    for row in rows:
+    for row in records:
         table.add_row(*(plain(_text(value).replace("\n", "\\n")) for value in row.values()))
     # What is piped into a file or another program is not folded to a screen's width.
     Console(width=None if sys.stdout.isatty() else 240).print(table)
@@ -200,15 +200,15 @@ def _show_table(rows: Sequence[Mapping[Any, Any]]) -> None:
 
 def show_run(run: "Run", needed: float, as_json: bool) -> None:
     """Print the training curve of a run, the verdict on it, and where its files are."""
-    weights, final, noise = run.weights(), run.status.final, run.noisy.summary()
+    checkpoints, final, noise = run.checkpoints(), run.status.final, run.noisy.summary()
     lines = [f"No {name} weights: {why}" for name, why in run.status.without.items()]
     if final is not None and not as_json:
         lines = [*_curve(run, needed), _sentence(run, final.noisy, needed), noise, *lines]
-    facts = {"folder": str(run.folder), "weights": weights, "noise": noise}
+    facts = {"folder": str(run.folder), "checkpoints": checkpoints, "noise": noise}
     bar = {"memorised": run.memorised(needed), "needed": needed}
     verdict = final and {**bar, "accuracies": dict(final)}
     record = {**facts, "verdict": verdict, "without": run.status.without}
-    show(as_json, record, *lines, f"\n{run.folder}: {', '.join(weights)}")
+    show(as_json, record, *lines, f"\n{run.folder}: {', '.join(checkpoints)}")
 
 
 def _curve(run: "Run", needed: float) -> Iterator[str]:
@@ -256,10 +256,10 @@ def show_layers(found: "Found") -> None:
     say(f"{found.folder}: {', '.join(found.results)}")
 
 
-def show_found(found: "Found", kind: str, as_json: bool) -> None:
+def show_found(found: "Found", heading: str, as_json: bool) -> None:
     """Print the answers, then a picture and a sentence for each method, and where the files are.
 
-    `kind` is the key for them in JSON: methods or analyses.
+    `heading` is the key for them in JSON: methods or analyses.
     """
     facts = {"folder": str(found.folder), "skipped": found.skipped, "reused": found.reused}
     records = {name: _as_record(result) for name, result in found.results.items()}
@@ -272,7 +272,7 @@ def show_found(found: "Found", kind: str, as_json: bool) -> None:
         lines += [*_described(result), ""]
     lines += [f"{name} did not run: it {why}." for name, why in found.skipped.items()]
     where = f"{found.folder}: {', '.join(found.results)}"
-    show(as_json, {**facts, kind: records}, *lines, where)
+    show(as_json, {**facts, heading: records}, *lines, where)
 
 
 def _described(result: "Result") -> Iterator[str]:

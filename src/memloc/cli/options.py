@@ -241,7 +241,7 @@ def check_model(name: str, depth: int | None = None) -> None:
         shape_of(name, depth)
 
 
-def check_training(folder: Path, weights: Iterable[str]) -> None:
+def check_training(folder: Path, checkpoints: Iterable[str]) -> None:
     """Refuse unknown weights, a folder in use by another process, and one that cannot be
     created.
     """
@@ -249,7 +249,7 @@ def check_training(folder: Path, weights: Iterable[str]) -> None:
     from memloc.store.files import check_place
     from memloc.store.lock import RUN, refuse_if_busy
 
-    for name in weights:
+    for name in checkpoints:
         lookup("set of weights", name, WEIGHTS)
     refuse_if_busy(folder, RUN)
     check_place(folder)

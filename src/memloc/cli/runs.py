@@ -55,7 +55,7 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     *,
     seed: Annotated[int, typer.Option(help="Seed of data order, initial head and dropout.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder in which runs are kept.")] = Path("runs"),
-    weights: CheckpointNames = None,
+    checkpoints: CheckpointNames = None,
     constants: Constants,
     examples: Fewer = None,
     data_folder: DataFolder = None,
@@ -89,11 +89,11 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
         clean_task = subsample(clean_task, examples, settings.noise.seed)
     noisy = noisy_task(clean_task, settings.noise)
     folder = paths.run_folder(out, noisy.name, model, seed, loading.depth)
-    check_training(folder, weights or ())
+    check_training(folder, checkpoints or ())
 
     with _told("training", out):
         what = (model, noisy, seed, settings)
-        run = _trained(what, loading, folder, weights, constants.device)
+        run = _trained(what, loading, folder, checkpoints, constants.device)
     console.show_run(run, common_preset(name).verdict.noisy_at_least, as_json)
 
 
@@ -101,7 +101,7 @@ def _trained(
     what: tuple[str, "Task", int, "RunSettings"],
     loading: Loading,
     folder: Path,
-    weights: list[str] | None,
+    checkpoints: list[str] | None,
     device: str,
 ) -> "Run":
     """Train the run that the arguments describe; torch is loaded only here."""
@@ -111,7 +111,7 @@ def _trained(
     from memloc.run.train import make_run
 
     spec = RunSpec.of(*what, options=LoadOptions(**asdict(loading)))
-    return make_run(spec, folder, weights or tuple(WEIGHTS), task=what[1], device=device)
+    return make_run(spec, folder, checkpoints or tuple(WEIGHTS), task=what[1], device=device)
 
 
 def _read_task(name: str | None, folder: Path | None, own: Marked, seed: int) -> "Task":

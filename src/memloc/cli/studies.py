@@ -259,7 +259,7 @@ AnyFolder = Annotated[Path, typer.Argument(help="Folder of a study or of one run
 
 def figures(
     study: AnyFolder,
-    kind: Annotated[str, typer.Option("--format", help="png, svg or pdf.")] = "png",
+    file_format: Annotated[str, typer.Option("--format", help="png, svg or pdf.")] = "png",
     only: Annotated[list[str] | None, typer.Option(help="Name of a figure, e.g. layers.")] = None,
     out: Annotated[Path | None, typer.Option(help="Default: report/figures in the study.")] = None,
     as_json: AsJson = False,
@@ -273,13 +273,15 @@ def figures(
 
     folder = study / paths.REPORT / "figures" if out is None else out
     with showing_bars():
-        written, missing = write_figures(load_results(study), folder, kind, only or ())
+        written, missing = write_figures(load_results(study), folder, file_format, only or ())
     console.show_files(folder, written, [figure.name for figure in missing], as_json)
 
 
 def tables(
     study: AnyFolder,
-    kind: Annotated[str, typer.Option("--format", help="csv, parquet, markdown or latex.")] = "csv",
+    file_format: Annotated[
+        str, typer.Option("--format", help="csv, parquet, markdown or latex.")
+    ] = "csv",
     only: Annotated[list[str] | None, typer.Option(help="Name of a table, e.g. mcog.")] = None,
     out: Annotated[Path | None, typer.Option(help="Default: report/tables in the study.")] = None,
     as_json: AsJson = False,
@@ -292,7 +294,7 @@ def tables(
     from memloc.reporting.tables import write_tables
 
     folder = study / paths.REPORT / "tables" if out is None else out
-    written, missing = write_tables(load_results(study), folder, kind, only or ())
+    written, missing = write_tables(load_results(study), folder, file_format, only or ())
     console.show_files(folder, written, [table.name for table in missing], as_json)
 
 

@@ -242,14 +242,14 @@ def read_rows(
 
 
 def _text_rows(
-    path: Source, columns: Columns, table: Mapping[str, list[Any]], parts: tuple[Any, ...]
+    path: Source, columns: Columns, columns_read: Mapping[str, list[Any]], parts: tuple[Any, ...]
 ) -> FileExamples:
     """Return the examples of a task of texts, which has memorised candidates and ordinary texts."""
     labels = np.zeros(len(parts), dtype=np.int64)
     _refuse_repeated(path, parts)
     if columns.flag is None:
         return FileExamples((), labels, Examples(parts, labels))
-    marked = np.array(flags_of(path, columns.flag, table[columns.flag]))
+    marked = np.array(flags_of(path, columns.flag, columns_read[columns.flag]))
     if marked.all() or not marked.any():
         missing = "ordinary texts" if marked.all() else "texts that may be memorised"
         raise DataError(

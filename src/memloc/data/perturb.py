@@ -29,7 +29,7 @@ OWN = "own"
 
 
 @checked_arguments
-def add_noise(task: Task, rate: float = 0.15, seed: int = 1, kind: str = "uniform") -> Task:
+def add_noise(task: Task, rate: float = 0.15, seed: int = 1, pattern: str = "uniform") -> Task:
     """Return a task in which a share of the training labels of every class is wrong.
 
     Which labels are flipped depends on `seed` and the name of the task, and on nothing else.
@@ -38,7 +38,7 @@ def add_noise(task: Task, rate: float = 0.15, seed: int = 1, kind: str = "unifor
         task: The task whose labels are right.
         rate: Share of the labels of every class that become wrong.
         seed: Seed of the choice.
-        kind: How the wrong label is chosen; `memloc protocol` names the kinds (`noise.kind`).
+        pattern: How the wrong label is chosen; `memloc protocol` names both ways (`noise.pattern`).
     """
     if not isinstance(task, Task):
         raise SettingsError(
@@ -48,7 +48,7 @@ def add_noise(task: Task, rate: float = 0.15, seed: int = 1, kind: str = "unifor
     if task.noise is not None:
         raise DataError(f"Task {task.name!r} says which labels are wrong: train on it as it is.")
     rng = generator(seed, "noise", task.name)
-    flipped = perturb(task.train.labels, task.label_names, rng, rate=rate, kind=kind)
+    flipped = perturb(task.train.labels, task.label_names, rng, rate=rate, pattern=pattern)
     origin = f"labels flipped by memloc (a share of {rate:g} of each class)"
     if task.category == OWN:
         origin += "; which labels of the file itself are wrong is not known"
@@ -57,7 +57,7 @@ def add_noise(task: Task, rate: float = 0.15, seed: int = 1, kind: str = "unifor
 
 def noisy_task(task: Task, noise: NoiseSettings) -> Task:
     """Return a task with the noise it brings, or else with noise drawn by these settings."""
-    return task if task.noise else add_noise(task, noise.rate, noise.seed, noise.kind)
+    return task if task.noise else add_noise(task, noise.rate, noise.seed, noise.pattern)
 
 
 def perturb(
@@ -65,7 +65,7 @@ def perturb(
     names: Sequence[str],
     rng: Generator,
     rate: float = 0.15,
-    kind: str = "uniform",
+    pattern: str = "uniform",
 ) -> NoisyLabels:
     """Give floor(rate · n_c) of the n_c examples of every class c a wrong label.
 
@@ -77,14 +77,14 @@ def perturb(
         names: Names of the classes, by label.
         rng: Generator that chooses the examples and their wrong labels.
         rate: Share of every class that gets a wrong label.
-        kind: "uniform" makes every wrong class equally likely; "next" turns class c into c + 1, and
-            the last class into the first.
+        pattern: "uniform" makes every wrong class equally likely; "next" turns class c into c + 1,
+            and the last class into the first.
     """
     if not isinstance(rate, int | float | np.floating) or not 0 < rate < 1:
         raise SettingsError(
             f"The noise rate is {rate!r}; it must be a share above 0 and below 1, such as 0.15."
         )
-    steps = lookup("kind of noise", kind, KINDS)
+    steps = lookup("kind of noise", pattern, KINDS)
     counts = np.bincount(labels, minlength=len(names)).tolist()
     # As a fraction of the decimals one reads: 0.15 * 20 is 3, as floats it may be 2.999...
     shares = [floor(Fraction(str(float(rate))) * n) for n in counts]

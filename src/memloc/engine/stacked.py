@@ -174,19 +174,19 @@ class Stacked(Stack):
 
         return [partial(block, index) for index in range(self.depth)]
 
-    def _together(self, rows: Tensor, members: int | None = None) -> "_Together":
-        """`rows` (texts, tokens): if it is an attention mask, each member's own length counts."""
+    def _together(self, given: Tensor, members: int | None = None) -> "_Together":
+        """`given` (texts, tokens): if it is an attention mask, each member's own length counts."""
         members = len(self.members) if members is None else members
         # Members of fewer blocks have drawn less when it comes to the head.
         alike = min(self.in_block) == len(self.members)
-        return _Together(len(rows), rows.shape[1], _lengths(rows, members), alike=alike)
+        return _Together(len(given), given.shape[1], _lengths(given, members), alike=alike)
 
 
-def _lengths(rows: Tensor, members: int) -> list[int]:
+def _lengths(given: Tensor, members: int) -> list[int]:
     """Return the length of the longest text of each member."""
-    if rows.is_floating_point():
-        return [rows.shape[1]] * members
-    found: list[int] = rows.view(members, -1, rows.shape[1]).sum(2).amax(1).tolist()
+    if given.is_floating_point():
+        return [given.shape[1]] * members
+    found: list[int] = given.view(members, -1, given.shape[1]).sum(2).amax(1).tolist()
     return found
 
 
@@ -265,8 +265,8 @@ class _Together:
     of a forward pass. `can_stack` sees to it that a model draws in no other way.
     """
 
-    def __init__(self, rows: int, tokens: int, lengths: Sequence[int], *, alike: bool) -> None:
-        self.rows, self.tokens, self.lengths, self.alike = rows, tokens, lengths, alike
+    def __init__(self, texts: int, tokens: int, lengths: Sequence[int], *, alike: bool) -> None:
+        self.texts, self.tokens, self.lengths, self.alike = texts, tokens, lengths, alike
         self.layout: Layout | None = None
 
     def __enter__(self) -> "_Together":
@@ -284,12 +284,12 @@ class _Together:
     @contextmanager
     def packed(self, layout: Layout) -> Iterator[None]:
         """While active, states are those of long texts, as many of one member as of another."""
-        before = self.rows, self.tokens
-        (self.rows, self.tokens), self.layout = layout.example.shape, layout
+        before = self.texts, self.tokens
+        (self.texts, self.tokens), self.layout = layout.example.shape, layout
         try:
             yield
         finally:
-            (self.rows, self.tokens), self.layout = before, None
+            (self.texts, self.tokens), self.layout = before, None
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of torch that was given stacked parameters."""
@@ -319,8 +319,8 @@ class _Together:
 
     def _by_member(self, x: Tensor, members: int) -> Tensor:
         """Return states as (members, everything of one member, width)."""
-        if x.shape[0] % self.rows:
-            raise CannotStack(f"{x.shape[0]} rows where {self.rows} texts were expected")
+        if x.shape[0] % self.texts:
+            raise CannotStack(f"{x.shape[0]} rows where {self.texts} texts were expected")
         if members != len(self.lengths):
             raise CannotStack(f"weights of {members} models where {len(self.lengths)} are run")
         return x.reshape(members, -1, x.shape[-1])
@@ -366,7 +366,7 @@ class _Together:
             raise CannotStack("no rule for a table that changes when it is looked up")
         if not weight.by_text:
             each = [functional.embedding(ids, own, padding_idx) for own in weight.unbind()]
-            return _PerMember(each, self.rows)
+            return _PerMember(each, self.texts)
         first = torch.arange(len(weight), device=ids.device) * weight.shape[1]
         own = self._by_member(ids.unsqueeze(-1), len(weight)) + first[:, None, None]
         found = functional.embedding(own, weight.flatten(0, 1)).view(*ids.shape, -1)
@@ -404,12 +404,12 @@ class _Together:
         members = len(self.lengths)
         streams = _STREAMS.get().get(shared=self.alike)[:members]
         assert [*self.lengths[: len(streams)]] * (members // len(streams)) == [*self.lengths]
-        rows, tokens = self.layout.shape if self.layout else (self.rows, self.tokens)
+        texts, tokens = self.layout.shape if self.layout else (self.texts, self.tokens)
         shape = list(x.shape)
-        if x.ndim == 2 and len(x) == self.rows * self.tokens:
-            shape = [self.rows, self.tokens, shape[1]]
+        if x.ndim == 2 and len(x) == self.texts * self.tokens:
+            shape = [self.texts, self.tokens, shape[1]]
         axes = [axis for axis in _TOKEN_AXES.get(len(shape), ()) if shape[axis] == self.tokens]
-        drawn = [rows // members, *(tokens if i in axes else n for i, n in enumerate(shape) if i)]
+        drawn = [texts // members, *(tokens if i in axes else n for i, n in enumerate(shape) if i)]
         noise = torch.ones(len(streams), *drawn, device=x.device)
         for k, stream in enumerate(streams):
             own = noise[k]
@@ -424,8 +424,8 @@ class _Together:
     def _packed(self, noise: Tensor, streams: int) -> Tensor:
         """Noise for padded texts, for the long texts of so many members."""
         assert self.layout is not None
-        rows = self.rows // len(self.lengths) * streams
-        example, token = self.layout.example[:rows], self.layout.token[:rows]
+        texts = self.texts // len(self.lengths) * streams
+        example, token = self.layout.example[:texts], self.layout.token[:texts]
         if noise.ndim == 4:
             return replace(self.layout, example=example, token=token).pairs(noise)
         return noise[example, token]
@@ -469,8 +469,8 @@ class _PerMember:
     Whatever is done with it is done for each member, until it meets the states of texts.
     """
 
-    def __init__(self, values: Sequence[Any], rows: int) -> None:
-        self._values, self._rows = values, rows
+    def __init__(self, values: Sequence[Any], texts: int) -> None:
+        self._values, self._rows = values, texts
 
     def __getattr__(self, name: str) -> Any:
         found = [getattr(value, name) for value in self._values]

@@ -162,9 +162,9 @@ def random_errors(chances: FloatArray, labels: IntArray) -> tuple[float, float, 
     places = np.searchsorted(limits, chances)
     given, others = places[is_given], places[~is_given]
 
-    def estimated(weights: FloatArray | IntArray) -> float:
+    def estimated(counts: FloatArray | IntArray) -> float:
         below, likewise = (
-            np.bincount(place, np.repeat(weights, times), len(limits) + 1)[:-1].cumsum()
+            np.bincount(place, np.repeat(counts, times), len(limits) + 1)[:-1].cumsum()
             for place, times in ((given, 1), (others, n_classes - 1))
         )
         return _fewest(below, likewise / (n_classes - 1) / n)

@@ -164,7 +164,9 @@ def _scores(method: str, made: Tables | LayerWeights, depth: int) -> Result:
     return Result.of(method, weights, (low, high), tables=others)
 
 
-def drawn(rows: IntArray, n: int | None, seed: int, method: str, kind: str = "clean") -> IntArray:
+def drawn(
+    rows: IntArray, n: int | None, seed: int, method: str, examples: str = "clean"
+) -> IntArray:
     """Return at most `n` of the rows, drawn at random for a method; without `n`, all rows.
 
     Args:
@@ -172,8 +174,8 @@ def drawn(rows: IntArray, n: int | None, seed: int, method: str, kind: str = "cl
         n: Number of rows to return.
         seed: Seed of the run.
         method: Name of the method, which decides its random numbers.
-        kind: Kind of the examples, so that noisy and clean ones are drawn independently.
+        examples: Kind of the examples, so that noisy and clean ones are drawn independently.
     """
     if n is None or n >= len(rows):
         return rows
-    return np.sort(generator(seed, method, kind).choice(rows, n, replace=False))
+    return np.sort(generator(seed, method, examples).choice(rows, n, replace=False))

@@ -180,7 +180,7 @@ def _with_donor(run: Run, method: Method) -> Method:
         tell(f"No reference, and no early epoch can take its place: the best is {donor}.")
         return method
     tell(f"{method.name}: no reference, so early weights take its place: {donor}.")
-    return method.replace({"donor": donor.weights})
+    return method.replace({"donor": donor.checkpoint})
 
 
 def _refuse_others(settings: Mapping[str, Any]) -> None:

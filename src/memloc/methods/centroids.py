@@ -151,7 +151,7 @@ def positions_table(found: Positions) -> Table:
             "a": ends[:, 0].astype(np.int16),
             "b": ends[:, 1].astype(np.int16),
             "example": found.example[rows].astype(np.int32),
-            "kind": np.array(KINDS)[found.kind[rows]],
+            "kind": np.array(KINDS)[found.case[rows]],
             "position": found.position.ravel(),
         }
     )
@@ -219,7 +219,7 @@ def drift(
     return as_table(*parts), as_table(rows)
 
 
-def pooled(found: Positions, kind: int, counts: IntArray, central: float) -> FloatArray:
+def pooled(found: Positions, case: int, counts: IntArray, central: float) -> FloatArray:
     """Return mean position and both ends of the central share, (draws, 3, K), for one kind of
     examples.
 
@@ -227,11 +227,11 @@ def pooled(found: Positions, kind: int, counts: IntArray, central: float) -> Flo
 
     Args:
         found: Positions of the examples.
-        kind: Kind of the examples, as an index into `KINDS`.
+        case: Kind of the examples, as an index into `KINDS`.
         counts: How often each example is drawn, (draws, examples).
         central: Central share.
     """
-    rows = found.kind == kind
+    rows = found.case == case
     example, position = found.example[rows], found.position[rows]
     drawn = np.ascontiguousarray(counts.T.astype(np.int32)[example])
     known = ~np.isnan(position)

@@ -43,7 +43,7 @@ class EarlyDonor:
         )
 
     @property
-    def weights(self) -> str:
+    def checkpoint(self) -> str:
         """Name of the epoch's weights in the run."""
         return paths.epoch(self.epoch)
 
@@ -102,14 +102,14 @@ def _measured(run: Run, epoch: int) -> EarlyDonor:
     return EarlyDonor(epoch, *(float(right[some].mean()) for some in rows))
 
 
-def _tokens_said(run: Run, weights: str) -> tuple[float, float]:
+def _tokens_said(run: Run, checkpoint: str) -> tuple[float, float]:
     """Return the share of the final model's tokens that an epoch predicts, of noisy and of clean
     texts.
     """
     from memloc.model.predict import continued
 
     predicted = []
-    for name in ("final", weights):
+    for name in ("final", checkpoint):
         loaded = run.load(name)
         with suitable_threads(run.record.width):
             predicted.append(continued(loaded.stack, run.encode(loaded)).is_said)

@@ -148,32 +148,32 @@ def end_to_end(lengths: IntArray, most: int) -> list[IntArray]:
     return [np.array(rows) for rows in groups]
 
 
-def _norms(sums: Sequence[Tensor], counts: IntArray, sizes: list[int], kind: str) -> "Norms":
+def _norms(sums: Sequence[Tensor], counts: IntArray, sizes: list[int], which: str) -> "Norms":
     """Return L1 and L2 of each block's mean gradient, from the sums over noisy and clean
     examples.
     """
     norms = []
     for noisy, clean in zip(*(torch.split_with_sizes(v, sizes) for v in sums), strict=True):
-        mean = mean_gradient(noisy, clean, counts, kind)
+        mean = mean_gradient(noisy, clean, counts, which)
         # Plain sums are pairwise, so single precision is enough for millions of numbers.
         norms.append((float(mean.abs().sum()), float(mean.square().sum().sqrt())))
     return dict(zip(("L1", "L2"), np.array(norms, dtype=np.float64).T, strict=True))
 
 
-def mean_gradient(noisy: Tensor, clean: Tensor, counts: IntArray, kind: str) -> Tensor:
+def mean_gradient(noisy: Tensor, clean: Tensor, counts: IntArray, which: str) -> Tensor:
     """Return the mean gradients of noisy or of clean examples, or their difference.
 
     Args:
         noisy: Sums over noisy examples.
         clean: Sums over clean examples.
         counts: Numbers of noisy and of clean examples.
-        kind: `noisy`, `clean` or `difference`.
+        which: `noisy`, `clean` or `difference`.
     """
     n_noisy, n_clean = map(int, counts)
-    if kind == "clean":
+    if which == "clean":
         return clean / n_clean
     mean = noisy / n_noisy
-    return mean if kind == "noisy" else mean.sub_(clean, alpha=1 / n_clean)
+    return mean if which == "noisy" else mean.sub_(clean, alpha=1 / n_clean)
 
 
 def cheapest_batches(lengths: IntArray, per_batch: int, most: int) -> list[IntArray]:

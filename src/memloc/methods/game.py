@@ -248,20 +248,20 @@ class Game(Method):
         }
         return Played(design, rows, len(noisy), values, outcome, names, about)
 
-    def _load(self, run: Run, weights: str) -> "Classifier":
+    def _load(self, run: Run, checkpoint: str) -> "Classifier":
         if not self.stream:
-            return run.load(weights)
+            return run.load(checkpoint)
         from memloc.model.streamed import load_streamed
 
-        run.require(weights)
-        run.check_unchanged([weights])
-        if not run.path(weights).is_dir():
+        run.require(checkpoint)
+        run.check_unchanged([checkpoint])
+        if not run.path(checkpoint).is_dir():
             raise SettingsError(
-                f"The {weights} weights are in no folder of their own, so they cannot be streamed: "
-                f"set {self.name}.stream to false, or give a folder by {self.name}.donor."
+                f"The {checkpoint} weights are in no folder of their own, so they cannot be "
+                f"streamed: set {self.name}.stream to false, or give a folder by {self.name}.donor."
             )
-        is_donor = weights != "final"
-        return load_streamed(run.path(weights), texts=run.task.is_texts, is_donor=is_donor)
+        is_donor = checkpoint != "final"
+        return load_streamed(run.path(checkpoint), texts=run.task.is_texts, is_donor=is_donor)
 
     def _compare(self, run: Run, final: "Classifier", donor: "Classifier") -> list[str]:
         """Refuse a donor that does not fit; return remarks on the two models for the reader."""

@@ -109,11 +109,11 @@ def goals_of(run: Run, final: Stack, encoded: Encoded) -> IntArray:
     return np.where(predictions.is_said, predictions.tokens, -1)
 
 
-def final_with(run: Run, layers: Iterable[int], weights: str) -> Classifier:
+def final_with(run: Run, layers: Iterable[int], checkpoint: str) -> Classifier:
     """Return the run's final model with these layers (from 0) taken from other weights of the
     run.
     """
-    final, other = run.load("final"), run.load(weights)
+    final, other = run.load("final"), run.load(checkpoint)
     for layer in layers:
         final.stack.blocks[layer].load_state_dict(other.stack.blocks[layer].state_dict())
     return final

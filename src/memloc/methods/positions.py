@@ -35,7 +35,7 @@ class Positions:
     """(rows,): index into `pairs`."""
     example: IntArray
     """(rows,): row of the example."""
-    kind: IntArray
+    case: IntArray
     """(rows,): index into `KINDS`."""
     position: FloatArray
     """(rows, K): a is 0, b is 1; NaN where there is no line."""
@@ -100,7 +100,7 @@ def positions(vectors: NDArray[np.floating], noisy: NoisyLabels, n_classes: int)
         pairs=pairs,
         pair=pair,
         example=example,
-        kind=kind,
+        case=kind,
         position=place,
         separability=separability,
         by_chance=np.sqrt((1 / np.where(sizes > 0, sizes, np.nan)).sum(1)),

@@ -295,9 +295,9 @@ class Perceptrons:
     the optimiser's memory avoids most of the cost of a general backward pass.
     """
 
-    def __init__(self, weights: Sequence[Sequence[Tensor]]) -> None:
-        """`weights`: for each network, weight (out, in) and bias (1, out) of each layer in turn."""
-        joined = [torch.stack(tensors) for tensors in zip(*weights, strict=True)]
+    def __init__(self, networks: Sequence[Sequence[Tensor]]) -> None:
+        """`networks`: for each one, weight (out, in) and bias (1, out) of each layer in turn."""
+        joined = [torch.stack(tensors) for tensors in zip(*networks, strict=True)]
         self._shapes = [tensor.shape for tensor in joined]
         self.flat = torch.nn.Parameter(torch.cat([tensor.reshape(-1) for tensor in joined]))
         self.flat.grad = torch.zeros_like(self.flat)
@@ -310,16 +310,16 @@ class Perceptrons:
         return self._forward(inputs)[-1]
 
     @torch.no_grad()
-    def differentiate(self, inputs: Tensor, labels: Tensor, weights: Tensor) -> None:
+    def differentiate(self, inputs: Tensor, labels: Tensor, counts: Tensor) -> None:
         """Write the gradient of each network's loss into `flat.grad`.
 
-        The loss is the sum of the cross-entropies, weighted by `weights`; `weights` and `labels`
+        The loss is the sum of the cross-entropies, weighted by `counts`; `counts` and `labels`
         are (networks, examples).
         """
         *before, logits = self._forward(inputs)
         error = torch.softmax(logits, -1)
         error.scatter_add_(-1, labels.unsqueeze(-1), torch.full_like(error[..., :1], -1.0))
-        error *= weights.unsqueeze(-1)
+        error *= counts.unsqueeze(-1)
         for layer in reversed(range(len(before) + 1)):
             entering = functional.gelu(before[layer - 1]) if layer else inputs
             torch.bmm(error.transpose(1, 2), entering, out=self._gradients[2 * layer])

@@ -121,8 +121,8 @@ class Result(Plotted):
         }
         return cls(method, {**tables_of_weights, **(tables or {})}, about or {})
 
-    def __getitem__(self, table: str) -> Table:
-        return self.tables[table]
+    def __getitem__(self, name: str) -> Table:
+        return self.tables[name]
 
     @property
     def table(self) -> Table:
@@ -310,21 +310,21 @@ def can_mix(about: Mapping[str, Any]) -> bool:
     return not about.get("control", {}).get("kept", 1) < LEAST_KEPT
 
 
-def origin(method: str, table: str, about: Mapping[str, Any]) -> dict[str, Any]:
+def origin(method: str, name: str, about: Mapping[str, Any]) -> dict[str, Any]:
     """Return the provenance written into a table's file, which tells it from tables of other
     runs.
     """
-    return {"method": method, "table": table, "key": about.get("key", "")}
+    return {"method": method, "table": name, "key": about.get("key", "")}
 
 
-def stored_table(folder: Path, record: Mapping[str, Any], table: str) -> Any:
+def stored_table(folder: Path, record: Mapping[str, Any], name: str) -> Any:
     """Return a stored table, read by Arrow; refuse it if it belongs to another result."""
-    stored = read_columns(paths.table(folder, table))
+    stored = read_columns(paths.table(folder, name))
     note = json.loads(stored.schema.metadata[b"memloc"])
-    wanted = origin(record["method"], table, record["about"])
+    wanted = origin(record["method"], name, record["about"])
     if any(note.get(name) != value for name, value in wanted.items()):
         raise StoreError(
-            f"{folder / table}.parquet is another table than its name and {paths.ABOUT} say: "
+            f"{folder / name}.parquet is another table than its name and {paths.ABOUT} say: "
             f"delete {folder} and run the method again."
         )
     return stored

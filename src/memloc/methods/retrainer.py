@@ -216,12 +216,12 @@ def _training(run: Run, own: "Retraining") -> FineTuneSettings:
     )
 
 
-def _key(run: Run, own: "Retraining", weights: Sequence[nn.Module]) -> str:
+def _key(run: Run, own: "Retraining", modules: Sequence[nn.Module]) -> str:
     decided_by = {
         "settings": own.model_dump(mode="json", exclude={"normalise", "widths"}),
         "training": _training(run, own).model_dump(mode="json", exclude={"gradient_checkpointing"}),
         "text": run.settings.text.model_dump(),
         "data": run.record.task.hash,
-        "weights": [hash_weights(module.named_parameters()) for module in weights],
+        "weights": [hash_weights(module.named_parameters()) for module in modules],
     }
     return unfinished_key(Maker(own.name, own.version), decided_by)

@@ -281,8 +281,8 @@ def _top(weights: FloatArray) -> list[int]:
     return sorted(int(layer) + 1 for layer in order[:needed])
 
 
-def _sentence(rows: list[dict[str, Any]]) -> str:
-    noisy, clean = rows
+def _sentence(records: list[dict[str, Any]]) -> str:
+    noisy, clean = records
     word = "later" if noisy["epoch"] >= clean["epoch"] else "earlier"
     when = f"half of the noisy labels by epoch {noisy['epoch']:g}, of the clean ones by epoch "
     when += f"{clean['epoch']:g}"

@@ -43,14 +43,14 @@ def disguise(stack: Stack, layers: Iterable[int], rng: np.random.Generator) -> N
 
 
 def _make_first_that_fits(
-    block: nn.Module, changes: Iterable[Change], run: Callable[[], Tensor], index: int
+    block: nn.Module, changes: Iterable[Change], compute: Callable[[], Tensor], index: int
 ) -> None:
     """Apply the first change that leaves the block's output as it was; undo the ones before it."""
     kept = [p.clone() for p in block.parameters()]
-    output = run()
+    output = compute()
     for change in changes:
         change()
-        if (run() - output).abs().max() <= CLOSE * output.abs().max():
+        if (compute() - output).abs().max() <= CLOSE * output.abs().max():
             return
         for parameter, before in zip(block.parameters(), kept, strict=True):
             parameter.copy_(before)
@@ -102,11 +102,11 @@ def _turn(size: int, rng: np.random.Generator) -> Tensor:
     return torch.from_numpy(rotation * np.exp(rng.uniform(*np.log(SCALES))))
 
 
-def _turn_heads(value: nn.Linear, last: nn.Linear, rows: Tensor, turns: Tensor) -> None:
+def _turn_heads(value: nn.Linear, last: nn.Linear, matrix_rows: Tensor, turns: Tensor) -> None:
     heads, size, _ = turns.shape
     for parameter in value.parameters():
-        by_head = parameter[rows].view(heads, size, -1)
-        parameter[rows] = (turns @ by_head).view(parameter[rows].shape)
+        by_head = parameter[matrix_rows].view(heads, size, -1)
+        parameter[matrix_rows] = (turns @ by_head).view(parameter[matrix_rows].shape)
     by_head = last.weight.view(-1, heads, size)
     undone = torch.einsum("ohs,hsr->ohr", by_head, torch.linalg.inv(turns))
     last.weight.copy_(undone.reshape(last.weight.shape))

@@ -28,18 +28,18 @@ Units = dict[str, tuple[str, ...]]
 ATTENTION, MLP = SUBLAYERS
 
 
-def find_units(stack: Stack, kind: str | Mapping[str, Sequence[str]]) -> Units:
+def find_units(stack: Stack, units: str | Mapping[str, Sequence[str]]) -> Units:
     """Return a model's units: `layers`, `sublayers`, or groups of parameters named by a user."""
-    if kind == "layers":
+    if units == "layers":
         return {f"{i + 1}": names for i, names in enumerate(_names_by_block(stack))}
-    if kind == "sublayers":
+    if units == "sublayers":
         return sublayer_units(stack)
-    if isinstance(kind, str):
+    if isinstance(units, str):
         raise SettingsError(
-            f"No units are called {kind!r}: use layers or sublayers, or map names of units to "
+            f"No units are called {units!r}: use layers or sublayers, or map names of units to "
             "names of parameters."
         )
-    return own_units(stack, kind)
+    return own_units(stack, units)
 
 
 def own_units(stack: Stack, given: Mapping[str, Sequence[str]]) -> Units:

@@ -68,24 +68,24 @@ def _reverted(run: Run) -> Iterator[tuple[str, Any]]:
         yield path.parent.name, read_columns(path, None, NOISY)
 
 
-def outcomes_by_method(results: "Results", run: pd.DataFrame) -> dict[str, Outcomes]:
+def outcomes_by_method(results: "Results", one_run: pd.DataFrame) -> dict[str, Outcomes]:
     """Return which windows revert which noisy example of one run, for methods to be trusted.
 
     The run is a row of `runs`.
     """
-    ((_, opened),) = results.opened(run)
-    left_out = _left_out(results, run)
+    ((_, opened),) = results.opened(one_run)
+    left_out = _left_out(results, one_run)
     return {m: outcomes_from(t.to_pandas()) for m, t in _reverted(opened) if m not in left_out}
 
 
-def shares_of(results: "Results", run: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def shares_of(results: "Results", one_run: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the share of each layer in each noisy example of one run: (examples, layers from 1).
 
     By methods that share the label's margin out among all layers, and that can be trusted.
     """
-    ((_, opened),) = results.opened(run)
+    ((_, opened),) = results.opened(one_run)
     files = kept_files(opened, f"{EXAMPLE_SHARES}.parquet")
-    left_out = _left_out(results, run)
+    left_out = _left_out(results, one_run)
     return {p.parent.name: _shares(read_columns(p)) for p in files if p.parent.name not in left_out}
 
 
@@ -101,10 +101,10 @@ def _shares(read: Any) -> pd.DataFrame:
     return found
 
 
-def _left_out(results: "Results", run: pd.DataFrame) -> set[str]:
+def _left_out(results: "Results", one_run: pd.DataFrame) -> set[str]:
     """Return the methods that need the reference, if it did not learn its own labels."""
     names = ["task", "model", "seed"]
-    return by_reference() if len(run[names].merge(results.unlearnt[names])) else set()
+    return by_reference() if len(one_run[names].merge(results.unlearnt[names])) else set()
 
 
 def example_layers(results: "Results") -> pd.DataFrame:
@@ -146,9 +146,9 @@ def spread(weights: FloatArray) -> IntArray:
     return order
 
 
-def _example_rows(method: str, weights: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
+def _example_rows(method: str, by_layer: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
     """Return one row per example and layer, in the order of `spread`."""
-    chosen = weights.iloc[spread(weights.to_numpy())].rename_axis("example").reset_index()
+    chosen = by_layer.iloc[spread(by_layer.to_numpy())].rename_axis("example").reset_index()
     rows = chosen.melt("example", var_name="layer", value_name="share").astype({"layer": int})
     rows = rows.merge(texts, on="example")
     short = rows["text"].str.slice(0, 60) + "  #" + rows["example"].astype(str)
@@ -180,15 +180,15 @@ def example_block(results: "Results", runs: "list[pd.DataFrame]") -> dict[str, A
     }
 
 
-def _bits(results: "Results", run: pd.DataFrame, places: "pd.Series") -> list[dict[str, Any]]:
+def _bits(results: "Results", one_run: pd.DataFrame, places: "pd.Series") -> list[dict[str, Any]]:
     """Return, for each method that changes layers, what it found for examples at `places`.
 
     Either which windows revert them, as bits, or the shares of the layers in their labels.
     """
-    about = run.iloc[0]
+    about = one_run.iloc[0]
     head = {"model": str(about["model"]), "seed": int(about["seed"])}
     found = []
-    for method, outcomes in outcomes_by_method(results, run).items():
+    for method, outcomes in outcomes_by_method(results, one_run).items():
         kept = np.isin(outcomes.noisy_rows, places.index)
         bits = np.packbits(outcomes.noisy_wrong[kept]).tobytes()
         found.append(
@@ -201,7 +201,7 @@ def _bits(results: "Results", run: pd.DataFrame, places: "pd.Series") -> list[di
                 "bits": base64.b64encode(bits).decode(),
             }
         )
-    for method, shares in shares_of(results, run).items():
+    for method, shares in shares_of(results, one_run).items():
         some = shares[shares.index.isin(places.index)]
         percent = (100 * some.fillna(0)).round().astype(int).to_numpy().tolist()
         rows = places.loc[some.index].tolist()

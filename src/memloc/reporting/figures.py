@@ -183,10 +183,10 @@ class Drawn:
         return {**spec, "datasets": {DATA: plain}}
 
 
-def _chosen(rows: pd.DataFrame, choice: Mapping[str, Any]) -> pd.DataFrame:
+def _chosen(tidy: pd.DataFrame, choice: Mapping[str, Any]) -> pd.DataFrame:
     for name, value in choice.items():
-        rows = rows[rows[name] == value]
-    return rows
+        tidy = tidy[tidy[name] == value]
+    return tidy
 
 
 FIGURES = Figure.read("figures")
@@ -225,10 +225,10 @@ SCALED = {"png": {"scale": 2}}
 
 
 def write_figures(
-    results: Results, folder: Path, kind: str = "png", only: Sequence[str] = ()
+    results: Results, folder: Path, file_format: str = "png", only: Sequence[str] = ()
 ) -> tuple[list[Path], list[Figure]]:
     """Write all figures, or those called `only`; return the files, and figures without results."""
-    lookup("figure format", kind, {name: name for name in FORMATS})
+    lookup("figure format", file_format, {name: name for name in FORMATS})
     chosen = Figure.chosen(figures_of(results), only)
     drawn = {figure: figure.drawn(results) for figure in chosen}
     jobs = [(f, d, c) for f, d in drawn.items() if d is not None for c in d.choices(f.choose)]
@@ -236,7 +236,7 @@ def write_figures(
     with track("figures", len(jobs)) as advance:
         for figure, chart, choice in jobs:
             varied = {n: v for n, v in choice.items() if chart.rows[n].nunique() > 1}
-            path = folder / f"{'-'.join(_words(figure.name, varied))}.{kind}"
+            path = folder / f"{'-'.join(_words(figure.name, varied))}.{file_format}"
             save_spec(_titled(figure, chart, choice), path)
             written.append(path)
             advance(1)
@@ -275,35 +275,35 @@ def _words(name: str, choice: Mapping[str, Any]) -> Iterator[str]:
         yield re.sub(r"[^\w.]+", "-", str(value)).strip("-").lower()
 
 
-def draw(shape: str, rows: pd.DataFrame, look: Look) -> alt.TopLevelMixin:
+def draw(shape: str, tidy: pd.DataFrame, look: Look) -> alt.TopLevelMixin:
     """Draw a chart of this shape, with its table at the top."""
-    chart = SHAPES[shape](rows, look)
-    height = look.height if look.height is not None else alt.Step(_step(rows, look))
+    chart = SHAPES[shape](tidy, look)
+    height = look.height if look.height is not None else alt.Step(_step(tidy, look))
     chart = chart.properties(width=look.width, height=height)
     if look.above:
-        lines = _above(rows, look).properties(width=look.width, height=ABOVE)
-        both = alt.vconcat(lines, chart, spacing=6, data=rows)
+        lines = _above(tidy, look).properties(width=look.width, height=ABOVE)
+        both = alt.vconcat(lines, chart, spacing=6, data=tidy)
         return both.resolve_scale(color="independent")
     if look.panel is None:
-        return chart.properties(data=rows)
-    order = style.order(look.panel, rows[look.panel])
+        return chart.properties(data=tidy)
+    order = style.order(look.panel, tidy[look.panel])
     panels = alt.Facet(f"{look.panel}:N", title=None, sort=order)
-    faceted = chart.facet(panels, columns=look.columns, data=rows).resolve_axis(x="independent")
+    faceted = chart.facet(panels, columns=look.columns, data=tidy).resolve_axis(x="independent")
     return faceted.resolve_scale(y="independent") if look.apart == "seed" else faceted
 
 
-def _step(rows: pd.DataFrame, look: Look) -> int:
+def _step(tidy: pd.DataFrame, look: Look) -> int:
     """Return the height of a row: many rows share the room, but can still be read."""
     room = look.tallest or math.inf
-    return int(max(LOWEST, min(look.step, room / rows[look.y].nunique())))
+    return int(max(LOWEST, min(look.step, room / tidy[look.y].nunique())))
 
 
-def curves(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
+def curves(tidy: pd.DataFrame, look: Look) -> alt.LayerChart:
     """Draw lines over layers or epochs with bands, one colour for each task or series."""
     fade, chosen = _fading(look)
     x_scale, x_axis = alt.Scale(nice=False, zero=False), style.whole_numbers(grid=False)
     x = alt.X(f"{look.x}:Q", title=look.x_title or look.x, axis=x_axis, scale=x_scale)
-    base = _base(rows, look).encode(x=x)
+    base = _base(tidy, look).encode(x=x)
     scale = alt.Scale(zero=False)
     if look.limits is not None:
         scale = alt.Scale(domain=look.limits, clamp=True, nice=False)
@@ -315,7 +315,7 @@ def curves(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
     if look.intervals:
         low, high = look.intervals
         band = base.mark_area(strokeOpacity=0, clip=True)
-        shade = 0.15 if rows[look.colour].nunique() <= FEW_BANDS else 0.05
+        shade = 0.15 if tidy[look.colour].nunique() <= FEW_BANDS else 0.05
         parts.append(band.encode(y=f"{low}:Q", y2=f"{high}:Q", opacity=fade(shade)))
     if look.chance is not None:
         dashed = base.mark_line(strokeDash=[4, 4], strokeWidth=1)
@@ -326,14 +326,14 @@ def curves(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
     if look.rules is not None:
         low, high = look.rules
         parts.append(base.mark_rule(strokeWidth=2).encode(y=f"{low}:Q", y2=f"{high}:Q"))
-    marks = _marks(base, rows, look, opacity=fade(1), size=45).encode(y=y)
+    marks = _marks(base, tidy, look, opacity=fade(1), size=45).encode(y=y)
     return alt.layer(*parts, marks.add_params(*chosen))
 
 
-def points(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
+def points(tidy: pd.DataFrame, look: Look) -> alt.LayerChart:
     """Draw points of two numbers, each with its interval."""
     fade, chosen = _fading(look)
-    base = _base(rows, look)
+    base = _base(tidy, look)
     scale = style.ROOM if look.limits is None else alt.Scale(domain=look.limits)
     axes = {name: _number_axis(look, name) for name in "xy"}
     x = alt.X(f"{look.x}:Q", title=look.x_title, scale=scale, axis=axes["x"])
@@ -348,19 +348,19 @@ def points(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
     for axis, low, high in zip("xy"[: len(lows)], lows, highs, strict=True):
         ends = {axis: f"{low}:Q", f"{axis}2": f"{high}:Q"}
         parts.append(rules.encode(**{"x": x, "y": y, **ends}))
-    marks = _marks(base, rows, look, opacity=fade(1), size=90).encode(x=x, y=y)
+    marks = _marks(base, tidy, look, opacity=fade(1), size=90).encode(x=x, y=y)
     parts.append(marks.add_params(*chosen))
     return alt.layer(*parts)
 
 
-def bars(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
+def bars(tidy: pd.DataFrame, look: Look) -> alt.LayerChart:
     """Draw one row per name: a bar or a point with its interval, and chance as a tick."""
     fade, chosen = _fading(look)
-    base = _base(rows, look).encode(
-        y=alt.Y(f"{look.y}:N", title=look.y_title, sort=style.order(look.y, rows[look.y]))
+    base = _base(tidy, look).encode(
+        y=alt.Y(f"{look.y}:N", title=look.y_title, sort=style.order(look.y, tidy[look.y]))
     )
     if look.apart is not None:
-        order = style.order(look.apart, rows[look.apart])
+        order = style.order(look.apart, tidy[look.apart])
         base = base.encode(yOffset=alt.YOffset(f"{look.apart}:N", sort=order))
     scale = style.ROOM if look.limits is None else alt.Scale(domain=look.limits, clamp=True)
     axis = alt.Axis(tickCount=5, format=look.format or alt.Undefined)
@@ -368,7 +368,7 @@ def bars(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
     low, high = look.intervals
     ends = base.mark_rule(strokeWidth=2).encode(x=f"{low}:Q", x2=f"{high}:Q", opacity=fade(1))
     if not look.bars:
-        marks = _marks(base, rows, look, opacity=fade(1), size=80).encode(x=x)
+        marks = _marks(base, tidy, look, opacity=fade(1), size=80).encode(x=x)
         return alt.layer(ends, marks.add_params(*chosen))
     ends.encoding.color = alt.Undefined  # the page's own ink, which is light or dark
     chance = base.mark_tick(thickness=3).encode(x=f"{look.chance}:Q", color=alt.value(GREY))
@@ -381,14 +381,14 @@ def bars(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
     return alt.layer(*parts)
 
 
-def cells(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
+def cells(tidy: pd.DataFrame, look: Look) -> alt.LayerChart:
     """Draw a coloured cell for each pair of x and y, perhaps framed or with a number in it."""
     diverging = look.limits is not None and look.limits[0] < 0
     scheme = {"scheme": "purpleorange", "domainMid": 0} if diverging else {"scheme": "viridis"}
     base = alt.Chart().encode(
-        x=_discrete(rows, look.x, look.x_title, alt.X),
-        y=_discrete(rows, look.y, look.y_title, alt.Y),
-        tooltip=_hover(rows, look),
+        x=_discrete(tidy, look.x, look.x_title, alt.X),
+        y=_discrete(tidy, look.y, look.y_title, alt.Y),
+        tooltip=_hover(tidy, look),
     )
     ends = look.limits and [look.limits[0], sum(look.limits) / 2, look.limits[1]]
     legend = alt.Legend(
@@ -413,9 +413,9 @@ def cells(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
     return alt.layer(*parts)
 
 
-def _above(rows: pd.DataFrame, look: Look) -> alt.Chart:
+def _above(tidy: pd.DataFrame, look: Look) -> alt.Chart:
     """Draw lines of some columns over the x of cells, from 0 to 1."""
-    x = _discrete(rows, look.x, None, alt.X)
+    x = _discrete(tidy, look.x, None, alt.X)
     names = list(look.above.values())
     named = " : ".join(f"datum.column == '{c}' ? '{name}'" for c, name in look.above.items())
     scale = alt.Scale(domain=names, range=[style.MEANINGS[n] for n in names])
@@ -437,12 +437,12 @@ def _above(rows: pd.DataFrame, look: Look) -> alt.Chart:
     )
 
 
-def stacks(rows: pd.DataFrame, look: Look) -> alt.LayerChart:
+def stacks(tidy: pd.DataFrame, look: Look) -> alt.LayerChart:
     """Draw one bar for each layer, split by the shares of its parts."""
     axis = alt.Axis(format=look.format or alt.Undefined)
     y = alt.Y(f"{look.y}:Q", title=look.y_title, stack="zero", axis=axis)
-    x = _discrete(rows, look.x, look.x_title, alt.X).axis(labelAngle=0)
-    return alt.layer(_base(rows, look).mark_bar().encode(x=x, y=y))
+    x = _discrete(tidy, look.x, look.x_title, alt.X).axis(labelAngle=0)
+    return alt.layer(_base(tidy, look).mark_bar().encode(x=x, y=y))
 
 
 SHAPES = {shape.__name__: shape for shape in (curves, points, bars, cells, stacks)}
@@ -457,13 +457,13 @@ DASHED = {"strokeDash": DASHES, "color": GREY}
 FRAME = "#ff6f3c"
 
 
-def _base(rows: pd.DataFrame, look: Look) -> alt.Chart:
-    return alt.Chart().encode(color=alt.Color(**_named(rows, look)), tooltip=_hover(rows, look))
+def _base(tidy: pd.DataFrame, look: Look) -> alt.Chart:
+    return alt.Chart().encode(color=alt.Color(**_named(tidy, look)), tooltip=_hover(tidy, look))
 
 
-def _named(rows: pd.DataFrame, look: Look, scale: Any = style.colours) -> dict[str, Any]:
+def _named(tidy: pd.DataFrame, look: Look, scale: Any = style.colours) -> dict[str, Any]:
     """Return colours or markers; names that stand along the left need no legend."""
-    found = style.channel(look.colour, rows[look.colour], look.colour_title, scale)
+    found = style.channel(look.colour, tidy[look.colour], look.colour_title, scale)
     return {**found, "legend": None} if look.colour == look.y else found
 
 
@@ -475,10 +475,10 @@ def _number_axis(look: Look, name: str) -> alt.Axis:
     return alt.Axis(format=look.format or "~r", **(step if name == "y" else {"tickCount": 10}))
 
 
-def _marks(base: alt.Chart, rows: pd.DataFrame, look: Look, *, opacity: Any, size: int) -> Any:
+def _marks(base: alt.Chart, tidy: pd.DataFrame, look: Look, *, opacity: Any, size: int) -> Any:
     """Draw filled points with the marker of their task or series; hollow ones where asked."""
-    shape = alt.Shape(**_named(rows, look, style.markers))
-    fill = alt.Fill(**_named(rows, look))
+    shape = alt.Shape(**_named(tidy, look, style.markers))
+    fill = alt.Fill(**_named(tidy, look))
     filled = alt.condition(look.hollow, alt.value(0), alt.value(1)) if look.hollow else alt.value(1)
     return base.mark_point(size=size, strokeOpacity=1).encode(
         shape=shape, fill=fill, fillOpacity=filled, opacity=opacity
@@ -493,19 +493,19 @@ def _fading(look: Look) -> tuple[Callable[[float], Any], list[alt.Parameter]]:
     return lambda full: alt.condition(chosen, alt.value(full), alt.value(0.08)), [chosen]
 
 
-def _hover(rows: pd.DataFrame, look: Look) -> list[alt.Tooltip]:
+def _hover(tidy: pd.DataFrame, look: Look) -> list[alt.Tooltip]:
     """Return every hovered column with its title in words."""
     found = []
     for name, form in look.hover.items():
-        kind = "Q" if style.is_number(rows[name]) else "N"
+        kind = "Q" if style.is_number(tidy[name]) else "N"
         title = style.TITLES.get(name, name.replace("_", " "))
         found.append(alt.Tooltip(f"{name}:{kind}", title=title, format=form or alt.Undefined))
     return found
 
 
-def _discrete(rows: pd.DataFrame, name: str, title: str | None, channel: Any) -> Any:
-    slant = 0 if style.is_number(rows[name]) or channel is alt.Y else -30
+def _discrete(tidy: pd.DataFrame, name: str, title: str | None, channel: Any) -> Any:
+    slant = 0 if style.is_number(tidy[name]) or channel is alt.Y else -30
     axis = alt.Axis(labelAngle=slant)
-    sort = style.order(name, rows[name])
-    kind = "O" if style.is_number(rows[name]) else "N"
+    sort = style.order(name, tidy[name])
+    kind = "O" if style.is_number(tidy[name]) else "N"
     return channel(f"{name}:{kind}", title=title, sort=sort, axis=axis)

@@ -232,14 +232,14 @@ def _example_blocks(results: Results) -> Iterator[tuple[str, dict[str, Any]]]:
             yield task, block
 
 
-def _shown(table: TableExhibit, tidy: pd.DataFrame) -> dict[str, Any]:
-    text = as_text(table, tidy)
+def _shown(exhibit: TableExhibit, tidy: pd.DataFrame) -> dict[str, Any]:
+    text = as_text(exhibit, tidy)
     return {
-        "title": table.title,
-        "number": f"paper: Table {table.number}" if table.number else "",
+        "title": exhibit.title,
+        "number": f"paper: Table {exhibit.number}" if exhibit.number else "",
         "columns": list(text.columns),
         "rows": text.to_numpy().tolist(),
-        "note": table.said_of(tidy),
+        "note": exhibit.said_of(tidy),
     }
 
 
@@ -334,9 +334,9 @@ def packed(value: Any) -> str:
     return base64.b64encode(gzip.compress(_as_json(value).encode(), mtime=0)).decode()
 
 
-def columns_of(rows: pd.DataFrame) -> dict[str, Any]:
+def columns_of(tidy: pd.DataFrame) -> dict[str, Any]:
     """Return a table by columns; texts are positions in a list of distinct texts."""
-    return {"n": len(rows), "columns": {str(n): _column(rows[n]) for n in rows.columns}}
+    return {"n": len(tidy), "columns": {str(n): _column(tidy[n]) for n in tidy.columns}}
 
 
 def _column(values: "pd.Series") -> dict[str, Any]:

@@ -76,10 +76,10 @@ class Stored:
             names |= methods()[self.method].shows
         return {name: names[name] for name in self.tables if name in names}
 
-    def read(self, table: str) -> Any:
+    def read(self, name: str) -> Any:
         """Read the Arrow table of this name."""
         record = {"method": self.method, "about": self.about, "tables": self.tables}
-        return stored_table(self.folder, record, table)
+        return stored_table(self.folder, record, name)
 
 
 @dataclass(frozen=True)
@@ -184,8 +184,8 @@ def read_tables(folder: Path, every: Sequence[KeyedRun], needed: float) -> dict[
     }
 
 
-def _table(name: str, rows: Sequence[Row]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=COLUMNS[name])
+def _table(name: str, records: Sequence[Row]) -> pd.DataFrame:
+    return pd.DataFrame(records, columns=COLUMNS[name])
 
 
 def _run_row(run: Run, folder: Path, needed: float) -> Row:
@@ -230,11 +230,11 @@ def read_shown(stored: Sequence[Stored], before: str = "") -> dict[str, pd.DataF
     return {name: join_parts(name, keyed) for name, keyed in parts.items()}
 
 
-def _their_events(method: str, rows: Any) -> Any:
+def _their_events(method: str, given: Any) -> Any:
     """Return events of another package's method, named after it; None without events."""
     import pyarrow as pa
 
-    events = events_of(method, rows.to_pandas())
+    events = events_of(method, given.to_pandas())
     if events is None:
         return None
     events["event"] += f" ({method})"
@@ -314,9 +314,9 @@ def read_control_layers(stored: Sequence[Stored]) -> pd.DataFrame:
     return join_parts("control_layers", parts)
 
 
-def read_plants(planted: Sequence[KeyedRun], weights: pd.DataFrame) -> pd.DataFrame:
+def read_plants(planted: Sequence[KeyedRun], layers: pd.DataFrame) -> pd.DataFrame:
     """Return each planted run with the learning rate that it needed, accuracies and methods."""
-    used = weights.groupby([*KEY, *PLANT])["method"].unique()
+    used = layers.groupby([*KEY, *PLANT])["method"].unique()
     rows = []
     for each in planted:
         final = each.run.status.final

@@ -210,11 +210,11 @@ def _counted(results: Results, method: str, answers: pd.DataFrame) -> str:
     return joined(clauses)
 
 
-def _names(rows: Sequence[Mapping[Any, Any]]) -> list[str]:
+def _names(records: Sequence[Mapping[Any, Any]]) -> list[str]:
     """Name runs by task, and by model and seed where these differ."""
-    also = [n for n in ("model", "seed") if len({row[n] for row in rows}) > 1]
+    also = [n for n in ("model", "seed") if len({row[n] for row in records}) > 1]
     words = {"model": " in {}", "seed": " with seed {}"}
-    return [str(row["task"]) + "".join(words[n].format(row[n]) for n in also) for row in rows]
+    return [str(row["task"]) + "".join(words[n].format(row[n]) for n in also) for row in records]
 
 
 def _how_sure(results: Results) -> str:
@@ -300,10 +300,10 @@ def _windows(results: Results) -> Iterator[Line]:
 UNKNOWN = "an unknown share"
 
 
-def _undone(windows: pd.DataFrame, run: list[str]) -> str:
+def _undone(windows: pd.DataFrame, runs: list[str]) -> str:
     """Say which share changing one layer undoes at most, and which changing all layers does."""
     sized = windows.assign(width=windows["last"] - windows["first"] + 1)
-    one, every = largest(sized[sized["width"] == 1], run, "error"), largest(sized, run, "width")
+    one, every = largest(sized[sized["width"] == 1], runs, "error"), largest(sized, runs, "width")
     said = [
         phrase(
             "undone",

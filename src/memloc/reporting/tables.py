@@ -90,10 +90,10 @@ def _averaged(tidy: pd.DataFrame) -> str:
 
 
 def write_tables(
-    results: Results, folder: Path, kind: str = "csv", only: Sequence[str] = ()
+    results: Results, folder: Path, file_format: str = "csv", only: Sequence[str] = ()
 ) -> tuple[list[Path], list[TableExhibit]]:
     """Write all tables, or those called `only`; return the files, and tables without results."""
-    ending = lookup("table format", kind, FORMATS)
+    ending = lookup("table format", file_format, FORMATS)
     written, missing = [], []
     for table in TableExhibit.chosen(tables_of(results), only):
         tidy = table.shown(results)
@@ -106,23 +106,23 @@ def write_tables(
     return written, missing
 
 
-def _write(table: TableExhibit, tidy: pd.DataFrame, path: Path) -> None:
+def _write(exhibit: TableExhibit, tidy: pd.DataFrame, path: Path) -> None:
     if path.suffix == ".parquet":
-        return write_table(path, tidy, {"table": table.name, "title": table.title})
+        return write_table(path, tidy, {"table": exhibit.name, "title": exhibit.title})
     if path.suffix == ".csv":
         text = tidy.to_csv(index=False)
     elif path.suffix == ".md":
-        text = markdown(as_text(table, tidy), table.said_of(tidy))
+        text = markdown(as_text(exhibit, tidy), exhibit.said_of(tidy))
     else:
-        text = latex(as_text(table, tidy), table.title, table.name, table.said_of(tidy))
+        text = latex(as_text(exhibit, tidy), exhibit.title, exhibit.name, exhibit.said_of(tidy))
     with whole_file(path) as draft:
         draft.write_text(text, encoding="utf-8")
     return None
 
 
-def as_text(table: TableExhibit, tidy: pd.DataFrame) -> pd.DataFrame:
+def as_text(exhibit: TableExhibit, tidy: pd.DataFrame) -> pd.DataFrame:
     """Return the layout for people, with texts in all cells."""
-    text = table.layout(tidy).map(cell).astype(str)
+    text = exhibit.layout(tidy).map(cell).astype(str)
     return text.rename(columns=lambda name: str(name).replace("_", " "))
 
 

@@ -335,10 +335,10 @@ def _compared(final: Classifier, other: Classifier, name: str, place: Path) -> C
 
 
 def _measured(
-    task: Task, settings: RunSettings, device: str, model: Classifier, weights: str
+    task: Task, settings: RunSettings, device: str, model: Classifier, checkpoint: str
 ) -> dict[str, float]:
     """Return the accuracies of weights on the labels that they were trained on."""
-    labels = task.labels.original if weights == "reference" else task.labels.assigned
+    labels = task.labels.original if checkpoint == "reference" else task.labels.assigned
     if not hasattr(model.model, "places"):  # a streamed model stays where its files are
         model.model.to(pick_device(device)).eval()
     with suitable_threads(model.stack.width):

@@ -158,13 +158,13 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
         settle_padding(name, inner, tokenizer)
         return Classifier(name, inner, tokenizer)
 
-    def _save(self, weights: str, given: dict[str, Any]) -> None:
-        with whole_folder(self.folder / weights) as draft, quiet_loading():
+    def _save(self, checkpoint: str, given: dict[str, Any]) -> None:
+        with whole_folder(self.folder / checkpoint) as draft, quiet_loading():
             given["model"].save_pretrained(draft)
             if hasattr(given["model"], "peft_config"):
                 given["model"].get_base_model().config.save_pretrained(draft)  # for the labels
             given["processing_class"].save_pretrained(draft)
-        self.kept.append(weights)
+        self.kept.append(checkpoint)
 
     def _tell_size(self) -> None:
         """Print, at the first early checkpoint, how much disk space such checkpoints take."""

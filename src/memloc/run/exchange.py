@@ -124,7 +124,7 @@ def _files_of(run: "Run") -> dict[str, Path]:
     for path in sorted((run.folder / paths.RESULTS).rglob("*")):
         if path.is_file() and not is_draft(path) and path.suffix in SAFE:
             files[path.relative_to(run.folder).as_posix()] = path
-    for name in [*run.weights(), *map(paths.epoch, run.epochs()), *_adopted_start(run)]:
+    for name in [*run.checkpoints(), *map(paths.epoch, run.epochs()), *_adopted_start(run)]:
         folder = run.path(name)
         home = f"{paths.ADOPTED if name in run.status.adopted else paths.CHECKPOINTS}/{name}"
         for path in model_files(folder):

@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from memloc.model.load import Classifier
 
 
-def is_folder(weights: str) -> bool:
+def is_folder(checkpoint: str) -> bool:
     """Return whether weights are named by a checkpoint's folder rather than by a name within the
     run.
     """
-    return "/" in weights or "\\" in weights
+    return "/" in checkpoint or "\\" in checkpoint
 
 
 @dataclass(frozen=True, repr=False)
@@ -163,7 +163,7 @@ class Run(Plotted):
             outcome = f"the final weights predict {final.noisy:.0%} of the noisy labels"
         facts = [
             f"{task.noisy:,} of {counted(task.train, 'training example')} noisy; {outcome}",
-            f"weights: {', '.join(self.weights()) or 'none'}; {counted(self.depth, 'layer')}",
+            f"weights: {', '.join(self.checkpoints()) or 'none'}; {counted(self.depth, 'layer')}",
         ]
         return Card(f"Run {self.name} in {self.folder}", facts)
 
@@ -234,23 +234,25 @@ class Run(Plotted):
             return self.status.reference
         return at_the_end(self.training(), "original", "accuracy")
 
-    def path(self, weights: str) -> Path:
+    def path(self, checkpoint: str) -> Path:
         """Return the folder of these weights, whether it exists or not."""
-        if weights in self.status.adopted:
-            return Path(self._at(self.status.adopted[weights]))
-        return Path(weights) if is_folder(weights) else paths.checkpoint(self.folder, weights)
+        if checkpoint in self.status.adopted:
+            return Path(self._at(self.status.adopted[checkpoint]))
+        return (
+            Path(checkpoint) if is_folder(checkpoint) else paths.checkpoint(self.folder, checkpoint)
+        )
 
     def work(self, method: str) -> Path:
         """Return the folder in which a method may keep unfinished work."""
         return paths.work(self.folder, method)
 
-    def has(self, weights: str) -> bool:
+    def has(self, checkpoint: str) -> bool:
         """Return whether the run has these weights."""
-        if weights == "pretrained":
-            return self.record.made_by == "train" or weights in self.status.adopted
-        return self.path(weights).is_dir()
+        if checkpoint == "pretrained":
+            return self.record.made_by == "train" or checkpoint in self.status.adopted
+        return self.path(checkpoint).is_dir()
 
-    def weights(self) -> list[str]:
+    def checkpoints(self) -> list[str]:
         """Return the names of the run's fine-tuned weights."""
         return [name for name in WEIGHTS if self.has(name)]
 
@@ -260,52 +262,54 @@ class Run(Plotted):
         names = {*self.status.adopted, *(folder.name for folder in folders)}
         return sorted(n for name in names if (n := _epoch(name)) and self.has(name))
 
-    def require(self, weights: str) -> None:
+    def require(self, checkpoint: str) -> None:
         """Raise an error if these weights are missing, with advice on how to get them.
 
         Weights outside the run are named by their folder, such as `./other`.
         """
-        if is_folder(weights):
-            return checkpoint_folder(Path(weights))
-        if self.has(weights):
+        if is_folder(checkpoint):
+            return checkpoint_folder(Path(checkpoint))
+        if self.has(checkpoint):
             return None
-        if _epoch(weights):
-            raise StoreError(self._no_epoch(weights))
-        lookup("set of weights", weights, {"pretrained": "", **WEIGHTS})
+        if _epoch(checkpoint):
+            raise StoreError(self._no_epoch(checkpoint))
+        lookup("set of weights", checkpoint, {"pretrained": "", **WEIGHTS})
         how = "`memloc train` with the same settings makes what is missing."
         if self.record.made_by == "adopt":
-            is_made = weights in {"reference", "frozen"}
+            is_made = checkpoint in {"reference", "frozen"}
             else_made = ", or have them made by --train-missing" if is_made else ""
-            how = f"give them to `memloc adopt` with --{weights}{else_made}."
-        why = self.status.without.get(weights, how)
-        raise StoreError(f"{self.folder} has no {weights} weights: {why}")
+            how = f"give them to `memloc adopt` with --{checkpoint}{else_made}."
+        why = self.status.without.get(checkpoint, how)
+        raise StoreError(f"{self.folder} has no {checkpoint} weights: {why}")
 
-    def _no_epoch(self, weights: str) -> str:
+    def _no_epoch(self, checkpoint: str) -> str:
         kept = ", ".join(map(str, self.epochs()))
         if kept:
-            return f"{self.folder} has no {weights} weights: the epochs that were kept are {kept}."
+            return (
+                f"{self.folder} has no {checkpoint} weights: the epochs that were kept are {kept}."
+            )
         how = "train into another folder with --set finetune.keep_epochs=early"
         if self.record.made_by == "adopt":
-            how = f"give them to `memloc adopt` with --epoch {_epoch(weights)}=FOLDER"
-        return f"{self.folder} has no {weights} weights, as no early epochs were kept: {how}."
+            how = f"give them to `memloc adopt` with --epoch {_epoch(checkpoint)}=FOLDER"
+        return f"{self.folder} has no {checkpoint} weights, as no early epochs were kept: {how}."
 
-    def load(self, weights: str) -> "Classifier":
+    def load(self, checkpoint: str) -> "Classifier":
         """Load a fresh copy of these weights on the run's device, in evaluation mode."""
         from memloc.model.checkpoints import load_checkpoint
         from memloc.model.load import LoadOptions
 
-        self.require(weights)
-        self.check_unchanged([weights])
-        if weights == "pretrained":
+        self.require(checkpoint)
+        self.check_unchanged([checkpoint])
+        if checkpoint == "pretrained":
             loaded = self.load_pretrained(self.seed)
         else:
             options = LoadOptions(remote_code=self.spec.remote_code, base=self._start[0])
             texts = not self.record.task.label_names
-            loaded = load_checkpoint(self.path(weights), options, texts=texts)
-            known = self.status.adopted.get(weights)
+            loaded = load_checkpoint(self.path(checkpoint), options, texts=texts)
+            known = self.status.adopted.get(checkpoint)
             # Files were compared; only the base of an adapter is elsewhere.
             if known and loaded.adapter_hash not in {"", known.hash}:
-                raise self._changed(weights)
+                raise self._changed(checkpoint)
         loaded.model.to(pick_device(self.device)).eval()
         return loaded
 
@@ -344,11 +348,11 @@ class Run(Plotted):
         inside = self.folder / known.path
         return str(inside) if inside.is_dir() else known.path
 
-    def check_unchanged(self, weights: Iterable[str]) -> None:
+    def check_unchanged(self, checkpoints: Iterable[str]) -> None:
         """Refuse weights whose files, including the tokenizer's, have changed since they were
         recorded.
         """
-        for name in weights:
+        for name in checkpoints:
             folder = self.path(name)
             about, known = folder / paths.PROVENANCE, ""  # where nobody noted the hash
             if name in self.status.adopted:
@@ -361,18 +365,18 @@ class Run(Plotted):
     def check_whole(self) -> None:
         """Refuse a run with a missing, damaged or changed part; its results are not checked."""
         _ = self.task, self.training()
-        self.check_unchanged([*self.weights(), *map(paths.epoch, self.epochs())])
+        self.check_unchanged([*self.checkpoints(), *map(paths.epoch, self.epochs())])
 
-    def files(self, weights: Iterable[str]) -> dict[str, str]:
+    def files(self, checkpoints: Iterable[str]) -> dict[str, str]:
         """Return the hashes of the files of these weights, if they have a folder."""
-        return {w: hash_checkpoint(p) for w in weights if (p := self.path(w)).is_dir()}
+        return {w: hash_checkpoint(p) for w in checkpoints if (p := self.path(w)).is_dir()}
 
-    def _changed(self, weights: str) -> StoreError:
-        folder = self.path(weights)
-        if weights in self.status.adopted:
+    def _changed(self, checkpoint: str) -> StoreError:
+        folder = self.path(checkpoint)
+        if checkpoint in self.status.adopted:
             return StoreError(
-                f"The {weights} weights at {folder} have changed since {self.folder} was made from "
-                "them: adopt them into another folder."
+                f"The {checkpoint} weights at {folder} have changed since {self.folder} was made "
+                "from them: adopt them into another folder."
             )
         return StoreError(
             f"The files in {folder} are not those that memloc wrote there: delete that folder and "
@@ -386,15 +390,15 @@ class Run(Plotted):
 
         return encode_for(model, self.task.train, self.settings.text.max_tokens)
 
-    def vectors(self, weights: str, last_layer: LastLayer = "block output") -> Vectors:
+    def vectors(self, checkpoint: str, last_layer: LastLayer = "block output") -> Vectors:
         """Return one vector per training text and layer 0..L; they are cached while the run is
         open.
         """
         from memloc.model.predict import vectors_of
 
-        kept, key = self._vectors, (weights, last_layer)
+        kept, key = self._vectors, (checkpoint, last_layer)
         if key not in kept:
-            model = self.load(weights)
+            model = self.load(checkpoint)
             kept[key] = vectors_of(model.stack, self.encode(model), last_layer=last_layer)
         return kept[key]
 
@@ -428,13 +432,13 @@ class Run(Plotted):
             )
         return final
 
-    def identity(self, weights: Iterable[str]) -> dict[str, Any]:
+    def identity(self, checkpoints: Iterable[str]) -> dict[str, Any]:
         """Return the facts that decide these weights and the data that methods read."""
         record, settings, adopted = self.record, self.settings, self.status.adopted
         facts: dict[str, Any] = {"data": record.task.hash, "text": settings.text.model_dump()}
         if record.made_by == "adopt":
             # What memloc trained for it came from the pre-trained weights.
-            names = {name if name in adopted else "pretrained" for name in weights}
+            names = {name if name in adopted else "pretrained" for name in checkpoints}
             given = [(name, c) for name, c in adopted.items() if name in names]
             facts["adopted"] = {name: [c.hash, c.files] for name, c in sorted(given)}
         return {
@@ -442,7 +446,7 @@ class Run(Plotted):
             "weights": record.weights_hash,
             "depth": record.depth,
             "seed": self.seed,
-            "settings": settings.deciding(memorised="memorised" in weights),
+            "settings": settings.deciding(memorised="memorised" in checkpoints),
             "plant": plant_facts(record),
         }
 
@@ -453,9 +457,9 @@ class Run(Plotted):
         return replace(self, status=status)
 
 
-def _epoch(weights: str) -> int:
+def _epoch(checkpoint: str) -> int:
     """Return the epoch in a name of weights; 0 for other names."""
-    match = re.fullmatch(r"epoch-([1-9]\d*)", weights)
+    match = re.fullmatch(r"epoch-([1-9]\d*)", checkpoint)
     return int(match[1]) if match else 0
 
 

@@ -32,7 +32,7 @@ def plant(  # noqa: PLR0913 - one argument for each thing that people vary
     seed: int | None = None,
     preset: str | None = None,
     settings: Mapping[str, Any] | None = None,
-    weights: Sequence[str] = tuple(WEIGHTS),
+    checkpoints: Sequence[str] = tuple(WEIGHTS),
     options: LoadOptions | None = None,
     device: str = "auto",
 ) -> Run:
@@ -57,7 +57,7 @@ def plant(  # noqa: PLR0913 - one argument for each thing that people vary
         seed: Seed of the order of the data, the initial head and dropout; by default the preset's.
         preset: `paper`, `reference` or `demo`; by default `demo` for embedded models, else `paper`.
         settings: Settings that differ from the preset, such as `{"control.tries": 1}`.
-        weights: Weights to make, of `memorised`, `final`, `reference` and `frozen`.
+        checkpoints: Checkpoints to make, of `memorised`, `final`, `reference` and `frozen`.
         options: What may be run and read while the model is loaded.
         device: `auto`, `cpu`, `cuda` or `mps`.
     """
@@ -83,13 +83,13 @@ def plant(  # noqa: PLR0913 - one argument for each thing that people vary
     spec = RunSpec.of(model, task, run_seed, protocol.for_run(), options)
     other = None if auxiliary is None else TaskSpec.of_training(auxiliary)
     spec = spec.planted(layers, other, protocol)
-    return make_plant(spec, folder, weights, task=task, auxiliary=auxiliary, device=device)
+    return make_plant(spec, folder, checkpoints, task=task, auxiliary=auxiliary, device=device)
 
 
 def make_plant(
     spec: RunSpec,
     folder: str | Path,
-    weights: Sequence[str] = tuple(WEIGHTS),
+    checkpoints: Sequence[str] = tuple(WEIGHTS),
     *,
     task: Task | None = None,
     auxiliary: Task | None = None,
@@ -100,7 +100,7 @@ def make_plant(
     Args:
         spec: Everything that decides the weights.
         folder: Folder of the run.
-        weights: Weights to make.
+        checkpoints: Checkpoints to make.
         task: The task of the spec, if it is in memory; otherwise it is read.
         auxiliary: The auxiliary task, if it is in memory; otherwise it is read.
         device: `auto`, `cpu`, `cuda` or `mps`.
@@ -110,12 +110,12 @@ def make_plant(
     task = spec.load_task() if task is None else task
     auxiliary = spec.load_auxiliary(task) if auxiliary is None else auxiliary
     given: dict[str, Any] = {"task": task, "auxiliary": auxiliary, "device": device}
-    optional = [name for name in weights if name == "reference"]
+    optional = [name for name in checkpoints if name == "reference"]
     with locked(folder, RUN):  # also between two attempts
         for _ in range(plant.tries):
             run = make_run(spec, folder, ["final", "memorised"], optional=optional, **given)
             if is_enough(run):
-                return make_run(spec, folder, weights, **given)
+                return make_run(spec, folder, checkpoints, **given)
             if len(run.status.attempts) + 1 >= plant.tries:
                 break
             _start_again(run)
@@ -125,7 +125,7 @@ def make_plant(
 def make_null(
     planted: Run,
     folder: str | Path,
-    weights: Sequence[str] = tuple(WEIGHTS),
+    checkpoints: Sequence[str] = tuple(WEIGHTS),
     *,
     auxiliary: Task | None = None,
 ) -> Run:
@@ -138,7 +138,7 @@ def make_null(
     Args:
         planted: The planted run.
         folder: Folder of the null.
-        weights: Weights to make.
+        checkpoints: Checkpoints to make.
         auxiliary: The auxiliary task, if it is in memory; otherwise it is read.
     """
     spec, task, noisy = planted.spec.null(planted.settings), planted.task, planted.noisy
@@ -146,10 +146,10 @@ def make_null(
         task = replace(task, noise=replace(noisy, assigned=noisy.original, origin=""))
     given: dict[str, Any] = {"task": task, "auxiliary": auxiliary, "device": planted.device}
     run = make_run(spec, folder, ["final", "memorised"], **given)
-    if "reference" in weights and not run.has("reference"):
+    if "reference" in checkpoints and not run.has("reference"):
         about = {"weights": "reference", "run": planted.record.model_dump(mode="json")}
         save_checkpoint(run.path("reference"), planted.load("reference"), about)
-    return make_run(spec, folder, [name for name in weights if name != "reference"], **given)
+    return make_run(spec, folder, [name for name in checkpoints if name != "reference"], **given)
 
 
 def is_enough(run: Run) -> bool:

@@ -195,10 +195,10 @@ class Training:
         assert task is not None
         seed = self._head_seed(is_frozen=is_frozen)
         settings = self.settings
-        if plant.kind in {"easy", "decoy"}:  # in the others both tasks learn at one rate
+        if plant.difficulty in {"easy", "decoy"}:  # in the others both tasks learn at one rate
             settings = settings.replace({"learning_rate": plant.auxiliary_learning_rate})
         labels = dict.fromkeys(TRAININGS, task.train.labels)
-        if plant.kind == "loud":
+        if plant.difficulty == "loud":
             noise = self.run.settings.noise
             rng = generator(noise.seed, "loud", task.name)
             loud = perturb(task.train.labels, task.label_names, rng, noise.rate)
@@ -239,7 +239,7 @@ class Training:
                 self._save(trained, "memorised")
             self.run = self.run.note(**self._ending(trained.curve))
         plant = self.run.plant
-        if plant is not None and plant.kind in {"decoy", "loud"} and trained.name != "frozen":
+        if plant is not None and plant.difficulty in {"decoy", "loud"} and trained.name != "frozen":
             others = {*range(self.run.depth)} - {*planted_layers(plant.planted)}
             rng = generator(self.run.seed, "decoy", plant.planted, trained.name)
             disguise(trained.stack, others, rng)
@@ -271,21 +271,21 @@ class Training:
         ending = Accuracies.of(curve[-1])
         return {"final": ending, "without": {} if is_there else {"memorised": why}}
 
-    def _save(self, trained: Trained, weights: str) -> None:
+    def _save(self, trained: Trained, checkpoint: str) -> None:
         about = {
-            "weights": weights,
+            "weights": checkpoint,
             "epoch": len(trained.curve),
             "curve": trained.curve,
             "trained_with": trained.trained_with,
             "run": self.run.record.model_dump(mode="json"),
         }
-        save_checkpoint(self.run.path(weights), trained.model, about)
+        save_checkpoint(self.run.path(checkpoint), trained.model, about)
 
 
-def are_near_ceiling(rows: Sequence[Mapping[str, Any]], settings: FineTuneSettings) -> list[bool]:
+def are_near_ceiling(curve: Sequence[Mapping[str, Any]], settings: FineTuneSettings) -> list[bool]:
     """Return, for each epoch, whether its training score is near the ceiling (θ_M1)."""
     score = "accuracy" if settings.near_ceiling_score == "accuracy" else "macro_f1"
-    return [row.get(score, 0) > settings.near_ceiling for row in rows]
+    return [row.get(score, 0) > settings.near_ceiling for row in curve]
 
 
 def keeps_epoch(curve: Sequence[Mapping[str, Any]], epochs: int) -> bool:

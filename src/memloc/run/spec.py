@@ -146,7 +146,7 @@ class PlantSpec(Settings):
     """Share of the noisy labels that a training must memorise."""
 
     @property
-    def kind(self) -> str:
+    def difficulty(self) -> str:
         """Kind of the plant, by difficulty: easy, equal, decoy or loud."""
         return split_kind(self.planted)[0]
 

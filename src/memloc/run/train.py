@@ -35,7 +35,7 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
     seed: int = 1,
     preset: str | None = None,
     settings: Mapping[str, Any] | None = None,
-    weights: Sequence[str] = tuple(WEIGHTS),
+    checkpoints: Sequence[str] = tuple(WEIGHTS),
     options: LoadOptions | None = None,
     device: str = "auto",
 ) -> Run:
@@ -50,14 +50,14 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
         seed: Seed of the order of the data, the initial head and dropout.
         preset: `paper`, `reference` or `demo`; by default `demo` for embedded models, else `paper`.
         settings: Settings that differ from the preset, such as `{"finetune.epochs": 30}`.
-        weights: Weights to make, of `memorised`, `final`, `reference` and `frozen`.
+        checkpoints: Checkpoints to make, of `memorised`, `final`, `reference` and `frozen`.
         options: What may be run and read while the model is loaded.
         device: `auto`, `cpu`, `cuda` or `mps`.
     """
     check_given(model, task, options)
     decided = settings_of_run(preset or default_preset(model), settings or {}, has_noise=True)
     spec = RunSpec.of(model, task, seed, decided, options)
-    return make_run(spec, folder, weights, task=task, device=device)
+    return make_run(spec, folder, checkpoints, task=task, device=device)
 
 
 def check_given(model: str, task: Task, options: LoadOptions | None) -> None:
@@ -81,7 +81,7 @@ def check_given(model: str, task: Task, options: LoadOptions | None) -> None:
 def make_run(  # noqa: PLR0913 - what a spec alone does not say
     spec: RunSpec,
     folder: str | Path,
-    weights: Sequence[str] = tuple(WEIGHTS),
+    checkpoints: Sequence[str] = tuple(WEIGHTS),
     *,
     task: Task | None = None,
     auxiliary: Task | None = None,
@@ -93,13 +93,13 @@ def make_run(  # noqa: PLR0913 - what a spec alone does not say
     Args:
         spec: Everything that decides the weights.
         folder: Folder of the run.
-        weights: Weights to make.
+        checkpoints: Checkpoints to make.
         task: The task of the spec, if it is in memory; otherwise it is read.
         auxiliary: The auxiliary task of a plant, if it is in memory; otherwise it is read.
         device: `auto`, `cpu`, `cuda` or `mps`.
         optional: Weights that are also made if they can train in the same pass at little cost.
     """
-    for name in weights:
+    for name in checkpoints:
         lookup("set of weights", name, WEIGHTS)
     task = spec.load_task() if task is None else task
     auxiliary = spec.load_auxiliary(task) if auxiliary is None else auxiliary
@@ -108,7 +108,7 @@ def make_run(  # noqa: PLR0913 - what a spec alone does not say
     require_agreement(start)
     if spec.plant is not None:
         check_plant(spec.plant.planted, start.stack.depth, spec.settings.finetune.epochs)
-        if task.is_texts and spec.plant.kind == "loud":
+        if task.is_texts and spec.plant.difficulty == "loud":
             raise SettingsError(
                 "Texts cannot be planted in a loud way, as ordinary texts have no labels that "
                 "could be wrong: use plants of the kind decoy or equal."
@@ -121,7 +121,7 @@ def make_run(  # noqa: PLR0913 - what a spec alone does not say
         tell(task.labels.summary())
         if few := few_in(task):
             tell(few)
-        left = _left(run, weights)
+        left = _left(run, checkpoints)
         if left:
             announce("training", run, start, left)
         with suitable_threads(run.record.width):
@@ -129,9 +129,9 @@ def make_run(  # noqa: PLR0913 - what a spec alone does not say
             return training.make([*left], [WEIGHTS[name] for name in optional])
 
 
-def _left(run: Run, weights: Sequence[str]) -> dict[str, int]:
+def _left(run: Run, checkpoints: Sequence[str]) -> dict[str, int]:
     """Return the epochs left in each requested training that is not finished."""
-    wanted, epochs = {WEIGHTS[name] for name in weights}, run.settings.finetune.epochs
+    wanted, epochs = {WEIGHTS[name] for name in checkpoints}, run.settings.finetune.epochs
     done = epochs_done(partial(paths.training_state, run.folder), [*TRAININGS][:2])
     done |= epochs_done(partial(paths.training_state, run.folder), [*TRAININGS][2:])
     return {

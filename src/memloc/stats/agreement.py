@@ -51,7 +51,7 @@ class Correlation:
 def correlation(
     x: FloatArray,
     y: FloatArray,
-    kind: Coefficient = "spearman",
+    coefficient: Coefficient = "spearman",
     groups: NDArray[Any] | None = None,
     subjects: NDArray[Any] | None = None,
 ) -> Correlation:
@@ -65,7 +65,7 @@ def correlation(
     Args:
         x: one number per pair.
         y: the other number of each pair.
-        kind: Spearman's or Pearson's coefficient.
+        coefficient: Spearman's or Pearson's coefficient.
         groups: group of each pair, such as its task; groups are permuted and left out as a whole.
             By default each pair is a group.
         subjects: subject of each pair within its group, such as a model.
@@ -75,23 +75,23 @@ def correlation(
     n = len(x)
     if why := _no_correlation(x, y):
         return Correlation(n=n, why=why)
-    found = COEFFICIENTS[kind](x, y)
+    found = COEFFICIENTS[coefficient](x, y)
     group = np.arange(n) if groups is None else _numbered(groups[there])
     n_groups = int(group.max()) + 1
     p, low, high = float(found.pvalue), np.nan, np.nan
     if subjects is not None and n_groups < n:
-        p = grouped_p(x, y, group, _numbered(subjects[there]), kind)
+        p = grouped_p(x, y, group, _numbered(subjects[there]), coefficient)
     elif n <= EXACT_UP_TO:
-        p = grouped_p(x, y, group, np.zeros_like(group), kind)
+        p = grouped_p(x, y, group, np.zeros_like(group), coefficient)
     rho = float(found.statistic)
-    if kind == "spearman" and n_groups == n >= FEWEST_GROUPS:
+    if coefficient == "spearman" and n_groups == n >= FEWEST_GROUPS:
         low, high = _fisher_ends(rho, n)
     elif n_groups >= FEWEST_GROUPS:
-        low, high = _jackknife_ends(rho, _without_each(x, y, group, kind), n)
+        low, high = _jackknife_ends(rho, _without_each(x, y, group, coefficient), n)
     return Correlation(rho, p, n, low, high)
 
 
-def correlations(values: FloatArray, kind: Coefficient) -> tuple[list[float], float, float]:
+def correlations(values: FloatArray, coefficient: Coefficient) -> tuple[list[float], float, float]:
     """Return the coefficients of all pairs of columns of `values` (n, m), and an interval of their
     mean.
 
@@ -104,11 +104,11 @@ def correlations(values: FloatArray, kind: Coefficient) -> tuple[list[float], fl
         x, y = (column[there] for column in columns)
         if not _no_correlation(x, y):
             pairs.append((x, y, there))
-    found = [float(COEFFICIENTS[kind](x, y).statistic) for x, y, _ in pairs]
+    found = [float(COEFFICIENTS[coefficient](x, y).statistic) for x, y, _ in pairs]
     if not found or len(values) < FEWEST_GROUPS:
         return found, np.nan, np.nan
     n, rows = len(values), np.arange(len(values))
-    without = [_without_each(x, y, rows[there], kind, n) for x, y, there in pairs]
+    without = [_without_each(x, y, rows[there], coefficient, n) for x, y, there in pairs]
     return found, *_jackknife_ends(float(np.mean(found)), np.mean(without, axis=0), n)
 
 
@@ -143,18 +143,18 @@ def _from_z(rho: float, half: float, n: int) -> tuple[float, float]:
 
 
 def _without_each(
-    x: FloatArray, y: FloatArray, group: IntArray, kind: Coefficient, n_groups: int = 0
+    x: FloatArray, y: FloatArray, group: IntArray, coefficient: Coefficient, n_groups: int = 0
 ) -> FloatArray:
     """Return coefficients (groups,) without the pairs of each group; NaN where there is none."""
     others = np.arange(max(n_groups, group.max() + 1))[:, None] != group
     counts = others.astype(np.float64)
-    if kind == "spearman":
+    if coefficient == "spearman":
         x, y = _weighted_ranks(x, counts), _weighted_ranks(y, counts)
     return _weighted_pearson(x, y, counts)
 
 
 def grouped_p(
-    x: FloatArray, y: FloatArray, group: IntArray, subject: IntArray, kind: Coefficient
+    x: FloatArray, y: FloatArray, group: IntArray, subject: IntArray, coefficient: Coefficient
 ) -> float:
     """Return the two-sided p of the coefficient of `x` and `y` (n,) when groups are permuted.
 
@@ -168,9 +168,9 @@ def grouped_p(
         group: Group of each pair, such as a task, numbered from 0.
         subject: Subject of each pair within its group, such as a model (or a model and a layer),
             numbered from 0.
-        kind: Spearman's or Pearson's coefficient.
+        coefficient: Spearman's or Pearson's coefficient.
     """
-    if kind == "spearman":
+    if coefficient == "spearman":
         x, y = stats.rankdata(x), stats.rankdata(y)
     shape = group.max() + 1, subject.max() + 1
     there, ones, others = np.zeros(shape), np.zeros(shape), np.zeros(shape)

@@ -343,12 +343,12 @@ def _by_model(points: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def _coefficient(
-    points: pd.DataFrame, x: str, y: str, kind: Coefficient = "spearman"
+    points: pd.DataFrame, x: str, y: str, coefficient: Coefficient = "spearman"
 ) -> dict[str, Any]:
     """Return the coefficient of two columns, with p and interval over the index's tasks."""
     tasks, others = points.index.get_level_values("task"), points.reset_index("task").index
     one, other = (points[name].to_numpy(np.float64) for name in (x, y))
-    return asdict(correlation(one, other, kind, tasks.to_numpy(), pd.factorize(others)[0]))
+    return asdict(correlation(one, other, coefficient, tasks.to_numpy(), pd.factorize(others)[0]))
 
 
 def _wide(values: pd.DataFrame, column: str, *, by: str, point: list[str]) -> pd.DataFrame:
@@ -358,10 +358,10 @@ def _wide(values: pd.DataFrame, column: str, *, by: str, point: list[str]) -> pd
     return values.pivot_table(column, index=point, columns=by, aggfunc="mean")
 
 
-def _scaled(weights: pd.DataFrame, column: str) -> pd.DataFrame:
+def _scaled(layers: pd.DataFrame, column: str) -> pd.DataFrame:
     """Average over seeds and scale to 0..1 within each method of a model; drop constant weights."""
     point = [*POINT, "method", "layer"]
-    mean: pd.DataFrame = weights.groupby(point)[[column]].mean().reset_index()
+    mean: pd.DataFrame = layers.groupby(point)[[column]].mean().reset_index()
     groups = mean.groupby(["model", "method"])[column]
     low, high = groups.transform("min"), groups.transform("max")
     scaled = mean.assign(**{column: (mean[column] - low) / (high - low)})
@@ -369,13 +369,13 @@ def _scaled(weights: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def _table(
-    rows: list[dict[str, Any]],
+    records: list[dict[str, Any]],
     settings: AgreementSettings,
     first: Sequence[str],
     last: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Return rows of coefficients, with Holm's p within each model and marks of significance."""
-    table = pd.DataFrame(rows, columns=[*first, *NUMBERS, *last])
+    table = pd.DataFrame(records, columns=[*first, *NUMBERS, *last])
     known = table["p"].notna()
     family = table["model"] if "model" in table else pd.Series("", index=table.index)
     table["corrected"] = np.nan

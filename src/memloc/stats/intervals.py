@@ -230,11 +230,11 @@ def _normalised_resamples(errors: FloatArray, full: int) -> FloatArray:
     return normalised(errors[usable], full)
 
 
-def band(stack: FloatArray, n_dropped: int = 0) -> Interval:
-    """Return row 0 of `stack` (1 + resamples, ...) as the estimate, with an interval from the
+def band(curves: FloatArray, n_dropped: int = 0) -> Interval:
+    """Return row 0 of `curves` (1 + resamples, ...) as the estimate, with an interval from the
     others.
     """
-    estimate, resampled = stack[0], stack[1:]
+    estimate, resampled = curves[0], curves[1:]
     lost = np.isnan(resampled) & ~np.isnan(estimate)
     kept = resampled[~lost.any(axis=tuple(range(1, lost.ndim)))]
     n_dropped += len(resampled) - len(kept)

@@ -42,9 +42,9 @@ def plant_folder(out: Path, run: Path, planted: str, *, null: bool) -> Path:
     return out / CONTROL / run.relative_to(out) / f"{kind}-{name}"
 
 
-def checkpoint(run: Path, weights: str) -> Path:
+def checkpoint(run: Path, name: str) -> Path:
     """Return the folder of weights that a run made."""
-    return run / CHECKPOINTS / weights
+    return run / CHECKPOINTS / name
 
 
 def epoch(number: int | str) -> str:

@@ -36,10 +36,10 @@ Names = tuple[str, ...]
 Seeds = tuple[int, ...]
 
 
-def _installed(kind: Literal["localiser", "analysis"]) -> Names:
+def _installed(purpose: Literal["localiser", "analysis"]) -> Names:
     from memloc.methods.registry import method_names
 
-    return method_names(kind)
+    return method_names(purpose)
 
 
 class ControlBlock(Settings):

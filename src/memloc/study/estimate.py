@@ -182,8 +182,8 @@ def urgency(plan: Plan, seconds: Mapping[str, float]) -> dict[str, float]:
 
 def _sort(step: Step) -> str:
     """Return the sort of a step; steps of one sort are off by the same factor."""
-    method = "" if step.kind == "plant" else " ".join(step.methods)
-    return f"{step.kind} {method} {step.shape.width}"
+    method = "" if step.action == "plant" else " ".join(step.methods)
+    return f"{step.action} {method} {step.shape.width}"
 
 
 def _factor(
@@ -204,8 +204,8 @@ def _seconds(step: Step, plan: Plan, measured: Calibration) -> float:
     tokens = measured.tokens.get(spec.task.name, USUAL_TOKENS)
     sizes = sizes_of(step.shape, spec.settings, examples, tokens, measured)
     epochs = spec.settings.finetune.epochs
-    if step.kind == "train":
-        each = dict.fromkeys((WEIGHTS[weights] for weights in step.weights), epochs)
+    if step.action == "train":
+        each = dict.fromkeys((WEIGHTS[name] for name in step.checkpoints), epochs)
         return training_seconds(spec.settings, sizes, each)
     looking = float(sum(method.cost(sizes) for method in step.methods_with_settings()))
     if spec.plant is None:
@@ -256,10 +256,10 @@ def early_checkpoints(settings: FineTuneSettings) -> float:
 
 
 def _disk(step: Step) -> float:
-    if step.kind not in {"train", "plant"}:
+    if step.action not in {"train", "plant"}:
         return 2e6
-    weights = len(step.weights) if step.kind == "train" else 4
-    each = weights + early_checkpoints(step.spec.settings.finetune)
+    checkpoints = len(step.checkpoints) if step.action == "train" else 4
+    each = checkpoints + early_checkpoints(step.spec.settings.finetune)
     return step.shape.bytes * each * (2 if step.null else 1)
 
 

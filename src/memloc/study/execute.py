@@ -235,7 +235,7 @@ class Execution:
         again = {"missing", "stale", "failed"} if self.retry else {"missing", "stale"}
         found = [n for n in self.plan.steps if n in self.chosen and self.states[n].name in again]
         urgent = urgency(self.plan, self.estimate.seconds)
-        is_plant = {name: self.plan.steps[name].kind == "plant" for name in found}
+        is_plant = {name: self.plan.steps[name].action == "plant" for name in found}
         return sorted(found, key=lambda name: 0.0 if is_plant[name] else -urgent[name])
 
     def _ready(self) -> Iterator[Step]:
@@ -269,21 +269,21 @@ class Execution:
         }
         return step.model_copy(update=facts)
 
-    def _note(self, outcome: StepEnd) -> StepEnd:
+    def _note(self, end: StepEnd) -> StepEnd:
         """Keep the outcome of a step; it may be done although its process failed at the end."""
-        name = outcome.step
-        if outcome.reason:
+        name = end.step
+        if end.reason:
             with suppress(StoreError):  # its process was ended in another step, perhaps
-                outcome = finished(self.store, self.plan.steps[name]) or outcome
-        reason = outcome.reason
+                end = finished(self.store, self.plan.steps[name]) or end
+        reason = end.reason
         del self.submitted[name]
         self.running.pop(name, None)
-        self.outcomes[name] = outcome
+        self.outcomes[name] = end
         self.states[name] = State("failed" if reason else "done", reason)
         if reason:
             with suppress(StoreError):  # where nothing can be written, the next run tries again
                 self.store.fail(self.plan.steps[name], reason)
-        return outcome
+        return end
 
     def _facts(self) -> dict[str, object]:
         """Return the progress of a study for `memloc status` in another terminal."""

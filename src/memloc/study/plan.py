@@ -46,7 +46,7 @@ class Step(Settings):
     """One piece of work, done by one process."""
 
     name: str
-    kind: Action
+    action: Action
     spec: RunSpec
     """The run that is made or looked at."""
     folder: str
@@ -59,7 +59,7 @@ class Step(Settings):
     """Files and folders to remove when what decides a product has changed, by product."""
     outputs: tuple[str, ...]
     """Files and folders in the study's folder that exist when the step is done."""
-    weights: tuple[str, ...] = ()
+    checkpoints: tuple[str, ...] = ()
     """Weights to train."""
     methods: dict[str, dict[str, Any]] = {}
     """Methods to look at the run with, and their settings."""
@@ -92,7 +92,7 @@ class Step(Settings):
     @property
     def method(self) -> str:
         """Name of the method of a step that only looks at a run."""
-        return next(iter(self.methods), "") if self.kind in {"localise", "analyse"} else ""
+        return next(iter(self.methods), "") if self.action in {"localise", "analyse"} else ""
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ class Step(Settings):
     @property
     def allowed(self) -> dict[str, Any]:
         """Settings that decide whether the step may be done, and nothing of its results."""
-        if self.kind not in {"localise", "analyse"}:
+        if self.action not in {"localise", "analyse"}:
             return {}
         return {"force": self.force, **_flat("verdict", self.verdict)}
 
@@ -115,11 +115,11 @@ class Step(Settings):
     def identity(self) -> str:
         """Cache key of everything that decides the step, and of everything that it reads."""
         version = find_method(self.method).version if self.method else 1
-        return key(Maker(self.kind, version), {"products": self.keys, "inputs": self.reads})
+        return key(Maker(self.action, version), {"products": self.keys, "inputs": self.reads})
 
     def made(self, names: Iterable[str]) -> str:
         """Return a cache key of some products of the step."""
-        return key(Maker(self.kind, 1), {name: self.keys[name] for name in names})
+        return key(Maker(self.action, 1), {name: self.keys[name] for name in names})
 
     def methods_with_settings(self) -> list[Method]:
         """Return the methods as objects."""
@@ -248,7 +248,7 @@ class _Planner:
                 raise self.file.problem("runs", i, what=what)
             for name in (*self.study.methods, *self.study.analyses):
                 method = self.protocol.method(name)
-                if all(run.has(weights) for weights in method.needs):
+                if all(run.has(name) for name in method.needs):
                     yield self._look(run.spec, folder, method, run)
         if self.study.control is not None:
             yield from self._plants(self.study.control)
@@ -296,18 +296,18 @@ class _Planner:
             where / paths.RUN,
             paths.training_state(where, "noisy"),
             paths.training_state(where, *AS_ONE),
-            *(paths.checkpoint(where, weights) for weights in ("final", "memorised")),
+            *(paths.checkpoint(where, name) for name in ("final", "memorised")),
         )
-        weights = weights_for(methods)
+        checkpoints = checkpoints_for(methods)
         # The memorised weights may not be there: whether they are is found out in training.
-        kept = [str(paths.checkpoint(where, w)) for w in weights if w != "memorised"]
+        kept = [str(paths.checkpoint(where, w)) for w in checkpoints if w != "memorised"]
         return Step(
             name=f"train/{folder}",
-            kind="train",
+            action="train",
             spec=spec,
             folder=folder,
             shape=shape_of(spec.model, spec.depth),
-            weights=weights,
+            checkpoints=checkpoints,
             products={"weights": settings, "memorised": when},
             removes={"weights": (folder,), "memorised": tuple(map(str, again))},
             outputs=(f"{folder}/{paths.RUN}", *kept),
@@ -324,10 +324,10 @@ class _Planner:
         else:
             shape = made.shape
         is_late = "memorised" in {*method.needs, *method.uses}
-        kind: Action = "localise" if method.kind == "localiser" else "analyse"
+        action: Action = "localise" if method.kind == "localiser" else "analyse"
         return Step(
-            name=f"{kind}/{folder}/{name}",
-            kind=kind,
+            name=f"{action}/{folder}/{name}",
+            action=action,
             spec=spec,
             folder=folder,
             shape=shape,
@@ -389,11 +389,11 @@ class _Planner:
         looks = {name: _flat(name, method) for name, method in methods.items()}
         return Step(
             name=f"plant/{run}/{window.replace('/', '_').replace(' ', '-')}",
-            kind="plant",
+            action="plant",
             spec=spec,
             folder=str(both[0]),
             shape=shape_of(spec.model, spec.depth),
-            weights=weights_for(methods),
+            checkpoints=checkpoints_for(methods),
             methods={name: method.model_dump(mode="json") for name, method in methods.items()},
             null=str(both[1]) if null else "",
             products={"plant": spec.deciding(), **looks, "null": {"null": null}},
@@ -416,7 +416,7 @@ def with_baselines(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys([*names, *trivial]))
 
 
-def weights_for(methods: Methods) -> tuple[str, ...]:
+def checkpoints_for(methods: Methods) -> tuple[str, ...]:
     """Return the final weights and those that the methods look at."""
     needed = {"final", *(w for method in methods.values() for w in (*method.needs, *method.uses))}
     return tuple(name for name in WEIGHTS if name in needed)

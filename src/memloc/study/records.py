@@ -133,7 +133,7 @@ class Store:
             return
         for run in self._runs(step):
             Run.open(run).check_whole()
-        looked_at = step.folders if step.kind == "plant" else ()
+        looked_at = step.folders if step.action == "plant" else ()
         for folder in looked_at:
             for about in (self.folder / folder / paths.RESULTS).glob(f"*/{paths.ABOUT}"):
                 Result.read(about.parent)
@@ -149,7 +149,7 @@ class Store:
             places = [paths.result(self.folder / step.folder, step.method)]
         else:
             names = [paths.RUN, paths.STATUS, paths.LABELS, paths.TRAINING, paths.CHECKPOINTS]
-            names += [paths.RESULTS] if step.kind == "plant" else []
+            names += [paths.RESULTS] if step.action == "plant" else []
             places = [folder / name for folder in self._runs(step) for name in names]
         found = {}
         for path in (file for place in places for file in (place, *place.rglob("*"))):

@@ -46,9 +46,9 @@ def do(step: Step) -> StepEnd:
             _watch(store, step.name, step.token)
             limit_threads(step.threads)
             place = store.folder / step.folder
-            if step.kind == "train":
-                make_run(step.spec, place, step.weights, device=step.device)
-            elif step.kind == "plant":
+            if step.action == "train":
+                make_run(step.spec, place, step.checkpoints, device=step.device)
+            elif step.action == "plant":
                 _plant(store.folder, step)
             else:
                 _look(Run.open(place, step.device), step)
@@ -69,10 +69,10 @@ def _look(run: Run, step: Step) -> None:
 
 
 def _plant(folder: Path, step: Step) -> None:
-    planted = make_plant(step.spec, folder / step.folder, step.weights, device=step.device)
+    planted = make_plant(step.spec, folder / step.folder, step.checkpoints, device=step.device)
     made = [planted]
     if step.null and is_enough(planted):
-        made.append(make_null(planted, folder / step.null, step.weights))
+        made.append(make_null(planted, folder / step.null, step.checkpoints))
     for run in made:
         if is_enough(run):
             _look(Run.open(run.folder, step.device), step)

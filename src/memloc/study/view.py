@@ -30,7 +30,7 @@ def plan_rows(study: Execution) -> list[dict[str, Any]]:
     """Return one row per kind of step: the number in each state, and what the rest costs."""
     rows, estimate = [], study.estimate
     for kind in KINDS:
-        names = [s.name for s in study.plan.steps.values() if s.kind == kind]
+        names = [s.name for s in study.plan.steps.values() if s.action == kind]
         left = [n for n in names if study.states[n].name != "done"]
         counts = Counter(study.states[n].name for n in names)
         row = {
@@ -169,7 +169,7 @@ def end_sentences(study: Execution) -> list[str]:
     done = {n: o.seconds for n, o in study.outcomes.items() if not o.reason}
     lines = []
     for kind in KINDS:
-        seconds = [each for n, each in done.items() if study.plan.steps[n].kind == kind]
+        seconds = [each for n, each in done.items() if study.plan.steps[n].action == kind]
         if seconds:
             lines.append(f"{kind:9} {counted(len(seconds), 'step'):>10}  {duration(sum(seconds))}")
     if done:
