@@ -8,7 +8,8 @@ nested orders can go through), samples from these tables in several ways, and wr
 
 import sys
 from collections.abc import Callable, Iterator
-from itertools import combinations
+from functools import cache
+from itertools import combinations, permutations
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,8 @@ REPEATS = 40
 EXAMPLES = 60
 """Examples over which a mean is taken when an error is shown."""
 TABLE = STORED / "sampling.csv"
+RIDGE = 0.1
+"""Penalty of surrogates; the variance of a term is 1 over the number of terms of its order."""
 PAGE = DOCS / "explanation" / "localisers.md"
 
 
@@ -129,38 +132,58 @@ def plain(draw: Callable[[Table, int, np.random.Generator], IntArray], pairs: in
     return lambda table, example, rng: by_orders(table, example, draw(table, pairs, rng))
 
 
-def surrogate(pairs: int) -> Way:
-    """Rotations, adjusted by a second-order surrogate of the example's own values.
+def surrogate(pairs: int, order: int) -> Way:
+    """Rotations, adjusted by a surrogate of the example's own values with terms up to an order.
 
-    The surrogate is a regression on units and pairs of units, over the subsets that were
-    evaluated; its own Shapley values are exact, and orders only estimate what it leaves.
+    The surrogate is a ridge regression over the subsets that were evaluated; its own shares are
+    exact, and orders only estimate what it leaves.
     """
 
     def way(table: Table, example: int, rng: np.random.Generator) -> Sampled:
         orders = rotations(table, pairs, rng)
         passed = through(orders)
         used = np.unique(passed)
-        design = second_order(used, table.n_units)
-        penalty = np.eye(design.shape[1])
-        penalty[0, 0] = 1e-6
-        normal = design.T @ design + penalty
-        fitted = np.linalg.solve(normal, design.T @ table.at(example, used))
-        of_units = fitted[1 : 1 + table.n_units].copy()
-        for (a, b), half in zip(
-            combinations(range(table.n_units), 2), fitted[1 + table.n_units :] / 2, strict=True
-        ):
-            of_units[[a, b]] += half
-        left = table.at(example, passed) - (design @ fitted)[np.searchsorted(used, passed)]
-        return of_units + shares_of(left, orders), count_layers(table.met, used.tolist())
+        terms, scale, gains = surrogate_terms(table.n_units, table.nest, order)
+        sign = 2.0 * (used[:, np.newaxis] >> np.arange(table.n_units) & 1) - 1
+        design = np.column_stack([sign[:, some].prod(2) for some in terms]) * scale
+        values = table.at(example, used)
+        middle = values.mean()
+        inverse = np.linalg.solve(design @ design.T + RIDGE * np.eye(len(used)), values - middle)
+        fitted = design.T @ inverse
+        left = (values - middle - design @ fitted)[np.searchsorted(used, passed)]
+        shares = gains @ (scale * fitted) + shares_of(left, orders)
+        return shares, count_layers(table.met, used.tolist())
 
     return way
 
 
-def second_order(subsets: IntArray, n_units: int) -> FloatArray:
-    """One, the units, and the pairs of units of each subset, (subsets, terms)."""
-    has = (subsets[:, np.newaxis] >> np.arange(n_units) & 1).astype(np.float64)
-    pairs = [has[:, a] * has[:, b] for a, b in combinations(range(n_units), 2)]
-    return np.column_stack([np.ones(len(subsets)), has, *pairs])
+@cache
+def surrogate_terms(
+    n_units: int, nest: int, order: int
+) -> tuple[list[IntArray], FloatArray, FloatArray]:
+    """Products of signs (1 for a unit of the donor, else -1): their units, scales and shares.
+
+    Each product of `size` units is one term; all terms of a size together weigh as much as those of
+    another. Along an order, a product changes its sign at each of its units, so what a unit adds
+    depends on the place that it takes among them: 2 at the first, -2 at the second, 2 at the third.
+    """
+    terms = [
+        np.array([*combinations(range(n_units), size)], dtype=np.int64)
+        for size in range(1, order + 1)
+    ]
+    scale = np.concatenate([np.full(len(some), len(some) ** -0.5) for some in terms])
+    gains = np.zeros((n_units, len(scale)))
+    for column, units in enumerate(unit for some in terms for unit in some.tolist()):
+        orders = [
+            ordered
+            for ordered in permutations(units)
+            if len(ordered) < 3 or ordered[0] // nest != ordered[2] // nest
+        ]  # the parts of a layer always follow each other
+        for ordered in orders:
+            for place, unit in enumerate(ordered):
+                before = (-1) ** (len(ordered) - place)
+                gains[unit, column] -= 2 * before / len(orders)
+    return terms, scale, gains
 
 
 def subtrees(prefixes: int, kept: int) -> Way:
@@ -225,8 +248,12 @@ WAYS: dict[str, dict[int, list[Way]]] = {
         2: [plain(rotations, pairs) for pairs in (2, 4, 8, 12, 24)],
     },
     "rotations, second-order surrogate": {
-        1: [surrogate(pairs) for pairs in (4, 8, 12, 24)],
-        2: [surrogate(pairs) for pairs in (8, 24)],
+        1: [surrogate(pairs, 2) for pairs in (8, 12, 24)],
+        2: [surrogate(pairs, 2) for pairs in (8, 24)],
+    },
+    "rotations, third-order surrogate": {
+        1: [surrogate(pairs, 3) for pairs in (8, 12, 24)],
+        2: [surrogate(pairs, 3) for pairs in (8, 24)],
     },
     "subtrees, regression": {
         1: [subtrees(2, 6), subtrees(4, 6), subtrees(8, 8), subtrees(16, 8), subtrees(16, 9)],
