@@ -1,13 +1,20 @@
 """When and where labels were learnt, by shares against the epochs of a training."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import memloc
 from fixtures.tasks import fast_protocol, make_recipe, make_task, train_run
+from memloc.cli import app
 from memloc.errors import StoreError
 from memloc.methods.early import EarlyDonor, early_donor
 from memloc.methods.timeline import Timeline, differences, learnt_after
+from memloc.model.checkpoints import save_checkpoint
+from memloc.model.load import load_model
 from memloc.model.predict import predicted
 from memloc.reporting.figures import FIGURES
 from memloc.reporting.page import write_report
@@ -158,11 +165,67 @@ def test_a_run_with_a_timeline_is_reported(run, tmp_path):
     assert "When and where labels were learnt" in page
 
 
+FIRST = "*.layers.0.*"
+BAD = {
+    "another architecture": ({"shares.donor": "{home}/bert"}, "have model_type opt"),
+    "another depth": ({"shares.donor": "{home}/depth"}, "have depth 3"),
+    "another vocabulary": ({"shares.donor": "{home}/words"}, "must have the same vocabulary"),
+    "labels in another order": ({"shares.donor": "{home}/labels"}, "with the labels in one order"),
+    "an epoch that was not kept": ({"shares.donor": "epoch-11"}, "epochs that were kept are 1, 2"),
+    "the final weights": ({"shares.donor": "{final}"}, "nothing can be exchanged"),
+    "units that overlap": ({"shares.units": {"a": [FIRST], "b": [FIRST]}}, "to one unit"),
+    "parameters left out": ({"shares.units": {"a": [FIRST]}}, "are in no unit"),
+    "units that do not exist": ({"shares.units": {"a": ["*.layers.7.*"]}}, "no parameter of"),
+    "a kind of unit that does not exist": ({"shares.units": "heads"}, "use layers or sublayers"),
+}
+
+
+@pytest.fixture(scope="module")
+def donors(run, tmp_path_factory, tiny_model):
+    """Checkpoints that do not fit the run, each by its fault."""
+    home = tmp_path_factory.mktemp("donors")
+    final = run.path("final")
+    for fault, family, depth in (("bert", "bert", 3), ("depth", "opt", 2)):
+        task = run.task.label_names
+        other = load_model(str(tiny_model(family, depth=depth)), task, seed=1)
+        save_checkpoint(home / fault, other, {})
+    for fault, file in (("labels", "config.json"), ("words", "tokenizer.json")):
+        shutil.copytree(final, home / fault)
+        text = (home / fault / file).read_text("utf-8")
+        record = json.loads(text)
+        if fault == "labels":
+            names = list(record["id2label"].values())[::-1]
+            record |= {"id2label": dict(enumerate(names)), "label2id": {}}
+            record["label2id"] = {name: i for i, name in enumerate(names)}
+        else:
+            words = record["model"]["vocab"]
+            one, other = list(words)[-2:]
+            words[one], words[other] = words[other], words[one]
+        (home / fault / file).write_text(json.dumps(record), "utf-8")
+    return {"home": home, "final": final}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_bad_choices_end_in_one_sentence_and_lose_nothing(run, donors, fault):
+    given, fact = BAD[fault]
+    changes = {k: v.format(**donors) if isinstance(v, str) else v for k, v in given.items()}
+    settings = {"shares.donor": "epoch-1", "shares.subsets": "exact", **NEEDED, **changes}
+    before = contents(run.folder)
+    with pytest.raises(memloc.MemlocError, match=fact) as raised:
+        memloc.localise(run, ["shares"], settings=settings)
+    assert contents(run.folder) == before
+    sets = [f"--set={name}={json.dumps(value)}" for name, value in settings.items()]
+    shown = CliRunner().invoke(app, ["localise", str(run.folder), "shares", "--device=cpu", *sets])
+    assert shown.exit_code == 1
+    assert str(raised.value) in shown.output.replace("\n", " ")
+    assert contents(run.folder) == before
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_the_command_shows_the_timeline(run):
-    from typer.testing import CliRunner
-
-    from memloc.cli import app
-
     shown = CliRunner().invoke(app, ["timeline", str(run.folder), "--device=cpu"])
     assert shown.exit_code == 0, shown.output
     assert "noisy labels learnt, layer 1 to 3" in shown.output

@@ -183,11 +183,14 @@ def _shared(model: torch.nn.Module) -> tuple[str, ...]:
 def check_pair(final: Classifier, other: Classifier, what: str) -> None:
     """Refuse two sets of weights that belong to different models or vocabularies."""
     sizes, kinds = (final.stack, other.stack), (final.model.config, other.model.config)
-    pairs = {"depth": sizes, "width": sizes, "vocab_size": kinds, "model_type": kinds}
+    pairs = {"model_type": kinds, "depth": sizes, "width": sizes, "vocab_size": kinds}
     for name, pair in pairs.items():
         here, theirs = (getattr(loaded, name) for loaded in pair)
         if here != theirs:
-            raise ModelError(f"The final weights have {name} {here}, the {what} ones {theirs}.")
+            raise ModelError(
+                f"The final weights have {name} {here}, the {what} ones {theirs}: both must be one "
+                "model, trained on different labels or for different times."
+            )
     here, theirs = (
         {i: token for token, i in loaded.tokenizer.get_vocab().items()} for loaded in (final, other)
     )
