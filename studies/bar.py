@@ -81,7 +81,7 @@ def hold_out(folder: Path) -> None:
                 folder / str(number),
                 planted,
                 seed=seed + number,
-                weights=["final", "reference"],
+                checkpoints=["final", "reference"],
                 options=SHALLOW,
                 settings=SETTINGS,
             )
