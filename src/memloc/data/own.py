@@ -331,7 +331,8 @@ def _index(
     where = " or ".join(repr(c) for c in (columns.label, columns.original) if c is not None)
     raise DataError(
         f"Column {where} of {path} has labels that the model does not know ({unknown}); it knows"
-        f" {_listed(known)}, or their numbers from 0."
+        f" {_listed(known)}, or their numbers from 0. An adapter keeps no names: write labels as"
+        " numbers for it, in the order of training."
     )
 
 
