@@ -1,4 +1,4 @@
-"""Types of arrays and tables that all rooms share."""
+"""Types of arrays and tables that all folders of the package share."""
 
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -14,6 +14,6 @@ BoolArray: TypeAlias = NDArray[np.bool_]
 Vectors: TypeAlias = NDArray[np.float32]
 """Vectors of texts, (examples, layers 0..L, width); layer 0 is the first block's input."""
 LastLayer: TypeAlias = Literal["block output", "final norm"]
-"""The vector of the last layer: what its block returns, or what the head is given."""
+"""Vector to use for the last layer: its block's output, or the head's input."""
 Table: TypeAlias = "pd.DataFrame"
-"""Named here, as pandas is loaded only where a table is made."""
+"""Type of a pandas table, named here so that pandas is loaded only where a table is made."""

@@ -12,13 +12,13 @@ from typing import Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 T = TypeVar("T")
 P = ParamSpec("P")
 LONGEST_LIST = 1500
-"""Characters of a list of names: a large study has thousands of steps."""
+"""Largest number of characters in a list of names, as a large study has thousands of steps."""
 LONGEST_NAME = 100
-"""Characters of a name in a message; no similar name is looked for where there are more."""
+"""Largest number of characters of a name in a message, and of names that get a suggestion."""
 
 
 class MemlocError(Exception):
-    """An error that a user can put right; a command prints it as one line and exits with 1."""
+    """An error that a user can correct; a command prints it as one line and exits with 1."""
 
 
 class MemlocWarning(UserWarning):
@@ -33,7 +33,7 @@ class UnknownKey(UnknownName, KeyError):
     """An unknown name in square brackets, which is also a KeyError."""
 
     __str__ = Exception.__str__
-    """Shows the sentence; a KeyError would put it in quotes."""
+    """Return the plain sentence; a KeyError would put it in quotes."""
 
 
 class SettingsError(MemlocError):
@@ -49,7 +49,7 @@ class ModelError(MemlocError):
 
 
 class TrainingError(MemlocError):
-    """A training that could not go on, or whose result cannot be used."""
+    """A training that could not continue, or whose result cannot be used."""
 
 
 class StoreError(MemlocError):
@@ -61,12 +61,12 @@ class ScoreError(MemlocError):
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """Write a number with its noun: "1 pair", "1,200 pairs"."""
+    """Return a number with its noun: "1 pair", "1,200 pairs"."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def listed(names: Sequence[str]) -> str:
-    """Join names as people write them: "a, b and c"."""
+    """Join names as in a sentence: "a, b and c"."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
 
@@ -74,7 +74,14 @@ def listed(names: Sequence[str]) -> str:
 def lookup(
     what: str, name: object, known: Mapping[str, T], error: type[UnknownName] = UnknownName
 ) -> T:
-    """Return the entry called `name`; if there is none, the error suggests the nearest name."""
+    """Return the entry called `name`; if there is none, the error suggests the nearest name.
+
+    Args:
+        kind: Kind of the entries, for the message.
+        name: Name to look up.
+        known: Entries by name.
+        error: Type of the error.
+    """
     if isinstance(name, str) and name in known:
         return known[name]
     names = textwrap.shorten(", ".join(known), LONGEST_LIST, placeholder=" and more")
@@ -83,7 +90,7 @@ def lookup(
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """Ask whether the known name most like this one was meant; empty if none is like it."""
+    """Return a question that suggests the most similar known name; empty if none is similar."""
     if not isinstance(name, str) or len(name) > LONGEST_NAME:
         return ""
     found = difflib.get_close_matches(name, list(known), n=1)
@@ -91,12 +98,12 @@ def nearest(name: object, known: Iterable[str]) -> str:
 
 
 def shortened(name: str, most: int = LONGEST_NAME) -> str:
-    """Cut a name that is too long for a sentence."""
+    """Return a name cut to fit into a sentence."""
     return name if len(name) <= most else f"{name[:most]}..."
 
 
 def in_words(error: BaseException) -> str:
-    """Say on one line what an exception of another library says, with its type."""
+    """Return the message of another library's exception on one line, with its type."""
     text = " ".join(str(error).split())[:300]
     return f"{text} ({type(error).__name__})" if text else type(error).__name__
 
@@ -118,9 +125,9 @@ MORE_MEMORY = (
 
 
 def checked_arguments(function: Callable[P, T]) -> Callable[P, T]:
-    """Refuse arguments of a public function that are of a wrong kind, in a sentence.
+    """Let a public function refuse arguments of a wrong type, in a sentence.
 
-    An argument's name decides its kind: public functions share their names. None is allowed where
+    An argument's name decides its type: public functions share their names. None is allowed where
     it is the default.
     """
     signature = inspect.signature(function)
@@ -142,7 +149,7 @@ def checked_arguments(function: Callable[P, T]) -> Callable[P, T]:
 
 @runtime_checkable
 class _InFolder(Protocol):
-    """A run, seen from here."""
+    """Protocol of a run, which this module does not import."""
 
     folder: Any
 
@@ -161,4 +168,4 @@ _KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "settings": ((Mapping,), "a dict of settings such as {'finetune.epochs': 30}"),
     "checkpoints": ((Sequence,), "a list of names such as ['final', 'reference']"),
 }
-"""The kinds of arguments that public functions take, by the arguments' names."""
+"""Types of the arguments of public functions, by the arguments' names."""

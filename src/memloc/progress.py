@@ -19,29 +19,36 @@ T = TypeVar("T")
 _CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""Characters that a terminal obeys or cannot show: all controls except tabs and line ends, marks
-that turn the direction of text, and halves of characters."""
+"""Pattern of characters that a terminal obeys or cannot show.
+
+They are all controls except tabs and line ends, marks that turn the direction of text, and halves
+of characters.
+"""
 
 Advance = Callable[[int], None]
-"""Called with the number of steps that were done since the last call."""
+"""Function called with the number of steps done since the last call."""
 EVERY = 30.0
 """Seconds between two lines of a log."""
 
 
 def visible(text: str) -> str:
-    """Return the text with control characters as escapes (`\\u001b`): to be read, not obeyed."""
+    """Return the text with control characters as escapes (`\u001b`), so that no terminal obeys
+    them.
+    """
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def plain(text: str) -> "Text":
-    """Return the text for a table of Rich: no markup in it is obeyed either."""
+    """Return the text for a table of Rich, which then obeys no markup in it."""
     from rich.text import Text
 
     return Text(visible(text))
 
 
 def say(text: str, to: TextIO | None = None) -> None:
-    """Print a line on stdout, or on `to`: memloc prints texts, labels and names only by this."""
+    """Print a line on stdout or `to`; all texts, labels and names are printed through this
+    function.
+    """
     print(visible(text), file=to or sys.stdout, flush=True)
 
 
@@ -60,7 +67,7 @@ def track(label: str, total: int) -> AbstractContextManager[Advance]:
 
 
 QUIET = "MEMLOC_QUIET"
-"""Environment variable: with any value but 0, functions called from Python show no progress."""
+"""Environment variable; with any value but 0, functions called from Python show no progress."""
 
 
 def quiet(on: bool = True) -> None:
@@ -77,20 +84,20 @@ def quiet(on: bool = True) -> None:
 
 
 def is_quiet() -> bool:
-    """Return whether nothing is to be shown, or something is showing progress already."""
+    """Return whether progress is off, or is already being shown."""
     return os.environ.get(QUIET, "0") not in {"", "0"} or _shown.get() is not None
 
 
 @contextmanager
 def shown_work() -> Iterator[None]:
-    """While active, work called from Python shows bars and notes on stderr or in the notebook."""
+    """Show bars and notes of work called from Python on stderr or in the notebook, while active."""
     with showing_bars(), telling(lambda sentence: say(sentence, sys.stderr)):
         yield
 
 
 @contextmanager
 def during(variable: ContextVar[T], value: T) -> Iterator[None]:
-    """While active, the variable has this value."""
+    """Give the variable this value while active."""
     token = variable.set(value)
     try:
         yield
@@ -106,39 +113,39 @@ _request: ContextVar[str] = ContextVar("request", default="")
 
 
 def tell(sentence: str) -> None:
-    """Say something about the work that begins; it is shown where `telling` is active."""
+    """Report something about the work that begins; it is shown where `telling` is active."""
     _told.get()(sentence)
 
 
 def telling(say: Callable[[str], None]) -> AbstractContextManager[None]:
-    """While active, `say` is called with what `tell` is given."""
+    """Call `say` with each sentence given to `tell`, while active."""
     return during(_told, say)
 
 
 def announce(work: str, *facts: Any) -> None:
-    """Say that work of a kind begins, with what decides its cost; see `announcing`."""
+    """Announce work of a kind, with the facts that decide its cost; see `announcing`."""
     if (found := _announced.get()) and found[0] == work:
         found[1](*facts)
 
 
 def announcing(work: str, tell: Callable[..., None]) -> AbstractContextManager[None]:
-    """While active, `tell` is called before work of a kind: training, methods, halves or repair."""
+    """Call `tell` before work of a kind (training, methods, halves or repair), while active."""
     return during(_announced, (work, tell))
 
 
 def request() -> str:
-    """Return the command that is being carried out; empty if memloc is used as a library."""
+    """Return the command line being executed; empty if memloc is used as a library."""
     return _request.get()
 
 
 def requested(words: Sequence[str]) -> AbstractContextManager[None]:
-    """While active, `request` returns the command `memloc` with these words."""
+    """Let `request` return the command `memloc` with these words, while active."""
     return during(_request, shlex.join(["memloc", *words]))
 
 
 @contextmanager
 def showing_bars() -> Iterator[None]:
-    """While active, tracked work shows as bars with time left, in a log as lines on stderr."""
+    """Show tracked work as bars with time left (as lines on stderr in a log), while active."""
     if in_notebook():
         with during(_shown, notebook_bar):
             yield
@@ -169,7 +176,7 @@ def showing_bars() -> Iterator[None]:
 
 
 def in_notebook() -> bool:
-    """Return whether this is a notebook's kernel, where IPython shows HTML."""
+    """Return whether this process is a notebook's kernel, where IPython shows HTML."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return hasattr(shell, "kernel")
 
@@ -208,7 +215,9 @@ def notebook_bar(label: str, total: int) -> Iterator[Advance]:
 
 @contextmanager
 def lines(every: float = EVERY) -> Iterator[None]:
-    """While active, tracked work writes a line to stderr when it begins, now and then, and ends."""
+    """Write a line to stderr when tracked work begins, now and then, and when it ends, while
+    active.
+    """
 
     @contextmanager
     def reported(label: str, total: int) -> Iterator[Advance]:
@@ -237,12 +246,12 @@ def lines(every: float = EVERY) -> Iterator[None]:
 
 
 def hidden() -> AbstractContextManager[None]:
-    """While active, tracked work shows nothing."""
+    """Show nothing of tracked work while active."""
     return during(_shown, _silent)
 
 
 def duration(seconds: float) -> str:
-    """Write a duration as people say it."""
+    """Return a duration in words."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             return f"{seconds / length:.1f} {unit}"

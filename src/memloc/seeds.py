@@ -1,4 +1,4 @@
-"""Named, independent random generators from one seed: nothing depends on what ran before it."""
+"""Independent random generators by name from one seed: results do not depend on what ran before."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def number(seed: int, *names: str | int) -> int:
-    """Return a 63-bit integer that `seed` and `names` determine, the same on every machine."""
+    """Return a 63-bit integer determined by `seed` and `names`, the same on every machine."""
     text = "/".join([str(seed), *map(str, names)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
@@ -21,7 +21,7 @@ def generator(seed: int, *names: str | int) -> np.random.Generator:
 
 @contextmanager
 def torch_seeded(seed: int, *names: str | int) -> Iterator[None]:
-    """While active, torch's global generators are set for this purpose."""
+    """Set torch's global generators for this purpose while active, and put them back."""
     import torch
 
     kept: list[tuple[Callable[[Any], None], Any]] = [

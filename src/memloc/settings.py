@@ -1,4 +1,4 @@
-"""The base of all settings: frozen, documented, checked when made, varied by a copy."""
+"""The base class of all settings: frozen, documented, checked when created, varied by a copy."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from memloc.store.records import read_json
 
 
 class Settings(BaseModel):
-    """Frozen; unknown keys are refused; the docstring under a field is its description."""
+    """Frozen settings that refuse unknown keys; the docstring under a field is its description."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
@@ -21,7 +21,7 @@ class Settings(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Pydantic takes `true` for 1, but whoever writes `epochs: yes` means something else."""
+        """Refuse true and false for numbers: pydantic would take `epochs: yes` for 1."""
         kind = cls.model_fields[str(info.field_name)].annotation
         given = value if isinstance(value, list | tuple) else [value]
         if any(isinstance(v, bool) for v in given) and _is_of(kind, int, float):
@@ -55,7 +55,9 @@ class Settings(BaseModel):
 
 
 def _unknown(name: object, known: Iterable[str]) -> UnknownName:
-    """Return the error for an unknown setting, with the nearest name and where all names are."""
+    """Return the error for an unknown setting, with the nearest name and where all names are
+    listed.
+    """
     names = list(known)
     if not any("." in dotted for dotted in names):
         return UnknownName(
@@ -74,7 +76,7 @@ def _unknown(name: object, known: Iterable[str]) -> UnknownName:
 
 
 def _is_of(value: Any, *wanted: type) -> bool:
-    """Whether one of these types is a field's, or that of its items."""
+    """Return whether the type of a field, or of its items, is one of these types."""
     return value in wanted or any(_is_of(inner, *wanted) for inner in get_args(value))
 
 
@@ -82,7 +84,7 @@ S = TypeVar("S", bound=Settings)
 
 
 def checked(settings_type: type[S], values: Mapping[str, Any]) -> S:
-    """Make settings of a kind from plain values; a wrong value is refused in one sentence."""
+    """Make settings from plain values; refuse a wrong value in one sentence."""
     try:
         return settings_type.model_validate(values)
     except ValidationError as error:
@@ -90,7 +92,7 @@ def checked(settings_type: type[S], values: Mapping[str, Any]) -> S:
 
 
 def read_record(path: Path, settings_type: type[S]) -> S:
-    """Read a stored record of this kind; one that does not fit is refused with its first fault."""
+    """Read a stored record of this type; refuse one that does not fit, with its first fault."""
     values = {name: value for name, value in read_json(path).items() if name != "format"}
     try:
         return settings_type.model_validate(values)
@@ -102,20 +104,20 @@ def read_record(path: Path, settings_type: type[S]) -> S:
 
 
 def packaged(module: str) -> Any:
-    """Read the YAML file next to a module of memloc, which is given as `__file__`."""
+    """Read the YAML file next to a module of memloc, given by the module's `__file__`."""
     import yaml
 
     return yaml.safe_load(Path(module).with_suffix(".yaml").read_text(encoding="utf-8"))
 
 
 def first_fault(error: ValidationError) -> str:
-    """Name the first value that was refused, and what is needed in its place."""
+    """Return a sentence on the first refused value, and what is needed in its place."""
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc']))} is {explained(first)}"
 
 
 def explained(error: ErrorDetails) -> str:
-    """Say which value was refused and what is needed in its place, as written in YAML."""
+    """Return a sentence on a refused value and what is needed in its place, as written in YAML."""
     kind, given = error["type"], error["input"]
     if kind == "missing":
         return "missing."
@@ -132,13 +134,13 @@ def explained(error: ErrorDetails) -> str:
 
 
 SHOWN = 80
-"""Number of characters shown of a value that was refused."""
+"""Number of characters shown of a refused value."""
 MOST_ALIASES, MOST_LEVELS = 20, 20
 """Limits that no hand-written YAML reaches; more could stand for billions of values."""
 
 
 def parse_yaml(text: str, name: str) -> tuple[Any, Any]:
-    """Return the nodes and values of a YAML text; errors name the text as `name`."""
+    """Return the nodes and values of a YAML text; errors call the text `name`."""
     import yaml
 
     try:
@@ -177,15 +179,15 @@ def _refuse_tangles(text: str) -> None:
 
 
 def paper(default: Any, where: str, **limits: Any) -> Any:
-    """Declare a constant that the paper states, and where."""
+    """Declare a constant that the paper states, with the place where it does."""
     return Field(default, json_schema_extra={"source": f"paper, {where}"}, **limits)
 
 
 def published(default: Any, **limits: Any) -> Any:
-    """Declare a constant of the published code, on which the paper's text is silent."""
+    """Declare a constant of the published code that the paper's text does not state."""
     return Field(default, json_schema_extra={"source": "published code"}, **limits)
 
 
 def ours(default: Any, **limits: Any) -> Any:
-    """Declare a constant that is our choice."""
+    """Declare a constant that is memloc's own choice."""
     return Field(default, json_schema_extra={"source": "our choice"}, **limits)

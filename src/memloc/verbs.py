@@ -1,4 +1,4 @@
-"""Adds progress, an estimate of the cost and charts to functions called from Python."""
+"""Adds progress, cost estimates and charts to functions called from Python."""
 
 from collections.abc import Callable
 from functools import cache, partial, wraps
@@ -12,12 +12,12 @@ WORK = {
     **dict.fromkeys(("localise", "analyse"), "methods"),
     **{"find": "halves", "repair": "repair"},
 }
-"""Functions that show progress, and the kind of work whose cost they tell beforehand."""
+"""Functions that show progress, with the kind of work whose cost they report first."""
 
 
 @cache
 def with_progress(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with progress and an estimate, unless memloc is quiet.
+    """Return the function with progress and a cost estimate, unless memloc is quiet.
 
     Commands and studies show progress in their own way and call the function as it is.
     """
@@ -34,7 +34,7 @@ def with_progress(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _tell(work: str, *facts: Any) -> None:
-    """Measure this machine, and say what the work costs."""
+    """Measure this machine, and report what the work costs."""
     from memloc.study.calibrate import TELL
 
     where = [Path(facts[0].folder).parent] if work == "training" else []
@@ -42,7 +42,7 @@ def _tell(work: str, *facts: Any) -> None:
 
 
 def chart(shown: Any) -> Any:
-    """Return the chart of a run or of results, as the report draws it."""
+    """Return the report's chart of a run or of results."""
     from memloc.reporting.charts import chart_of
 
     return chart_of(shown)

@@ -1,1 +1,1 @@
-"""Training: `fit.fit` trains one or several models; everything else here serves it."""
+"""Training: `fit.fit` trains one or several models; the other modules of this folder serve it."""

@@ -1,7 +1,7 @@
-"""`fit` trains one or several models on the same texts; everything that memloc trains goes here.
+"""`fit` trains one or several models on the same texts; all of memloc's trainings use it.
 
 Narrow models spend their time on calling small operations, so several of them share each call where
-this is exact. Nothing outside of this folder needs to know: each model is what it would be alone.
+this is exact. No module outside this folder needs to know: each model is what it would be alone.
 """
 
 import os
@@ -24,7 +24,9 @@ from memloc.protocol import FineTuneSettings
 from memloc.store.files import remove
 
 ONE_BY_ONE = "MEMLOC_ONE_BY_ONE"
-"""Environment variable: if set, every model is trained alone. Numbers differ by float noise."""
+"""Environment variable; if set, every model is trained alone, with numbers equal up to float
+noise.
+"""
 
 
 def fit(  # noqa: PLR0913 - what is trained, on what, how; the rest is optional
@@ -38,22 +40,22 @@ def fit(  # noqa: PLR0913 - what is trained, on what, how; the rest is optional
     ask: IntArray | None = None,
     scratch: Path | None = None,
 ) -> Iterator[list[Trained]]:
-    """Train models; yields those that are ready, some or one at a time, until all are.
+    """Train models; yield them as they become ready, one or several at a time.
 
-    Each model gives what it would give alone, up to float noise. Models that are yielded in one
-    list were trained in one pass; with `whole` numbers do not depend on where the work was
-    interrupted. Where settings freeze layers without dropout, all models start from
-    the same weights outside of their own layers.
+    Each model gives what it would give alone, up to float noise. Models yielded in one list were
+    trained in one pass; with `whole`, numbers do not depend on where the work was interrupted. If
+    settings freeze layers without dropout, all models must start from the same weights outside of
+    their own layers.
 
     Args:
-        learners: The models, and what each of them learns.
-        texts: The texts of all of them.
-        settings: How they learn.
+        learners: The models, with the labels each of them learns.
+        texts: The texts of all models.
+        settings: Settings of the training.
         auxiliary: A task that trains the whole body of each model in turns with the learner.
         watch: Functions to call after updates and epochs.
-        state: The files from which an interrupted training continues to the same bits;
-            default: none are written.
-        ask: The rows of the texts whose logits each trained model is asked for.
+        state: The files from which an interrupted training continues to the same bits; none by
+            default.
+        ask: Rows of the texts whose logits each trained model returns.
         scratch: Folder for intermediate states that do not fit into memory.
     """
     work = Work(texts, settings, auxiliary, watch, scratch or Path(tempfile.gettempdir()))
@@ -83,17 +85,24 @@ def fit_all(
     settings: FineTuneSettings,
     watch: Watch = Watch(),  # noqa: B008 - frozen
 ) -> list[Trained]:
-    """Train models as `fit` does and return all of them, in the order of the learners."""
+    """Train models as `fit` does and return all of them, in the order of the learners.
+
+    Args:
+        learners: The models, with the labels each of them learns.
+        texts: The texts of all models.
+        settings: Settings of the training.
+        watch: Functions to call after updates and epochs.
+    """
     ready = [trained for some in fit(learners, texts, settings, watch=watch) for trained in some]
     place = {learner.name: number for number, learner in enumerate(learners)}
     return sorted(ready, key=lambda trained: place[trained.name])
 
 
 def whole(kept: Mapping[str, Sequence[str]]) -> set[str]:
-    """Return those of the models that were kept, by `Trained.trained_with`, that are complete.
+    """Return the stored models, given by `Trained.trained_with`, that need not be trained again.
 
-    A model whose pass was interrupted while its models were kept is to be trained again, with
-    the others, so that what comes out never depends on when it was interrupted.
+    If a pass was interrupted while its models were stored, those stored are trained again with the
+    others, so that the result never depends on when it was interrupted.
     """
     return {
         name
@@ -107,8 +116,8 @@ def _passes(
 ) -> Iterator[list[Learner]]:
     """Yield the learners that are trained in one pass, pass by pass.
 
-    Without the first passes the others stay the same, so that work which was interrupted goes on
-    with them.
+    Finished passes can be left out without a change of the others, so that interrupted work
+    continues with the passes that are missing.
     """
     if all(learner.is_kept for learner in learners):
         return
@@ -146,7 +155,7 @@ def _grouped(learners: Sequence[Learner], work: Work, most: int) -> list[list[Le
 def _with_states(
     group: list[Learner], left: list[Learner], state: States
 ) -> Iterator[list[Learner]]:
-    """Yield the passes in which the models that are left of a group were begun, or will be."""
+    """Yield the passes in which the remaining models of a group were begun, or will be."""
     if state.path(*(one.name for one in group)).is_file():
         yield group
     elif any(state.path(one.name).is_file() for one in left):
@@ -156,7 +165,7 @@ def _with_states(
 
 
 def _give_up(names: list[str], groups: list[list[Learner]], state: States) -> None:
-    """Remove the state of models that were begun in one pass and cannot go on in one."""
+    """Remove the state of models that were begun in one pass and cannot continue in one."""
     if len(groups) > 1 and state.path(*names).is_file():
         tell(
             f"{' and '.join(names).capitalize()} were begun in one pass, which these settings or "
@@ -166,7 +175,7 @@ def _give_up(names: list[str], groups: list[list[Learner]], state: States) -> No
 
 
 def _at_once(stack: Stack, settings: FineTuneSettings) -> int:
-    """Return how many models like this one can be trained in one pass."""
+    """Return the number of models like this one that can be trained in one pass."""
     if os.environ.get(ONE_BY_ONE) or settings.autocast != "none" or stack.is_language_model:
         return 1
     # Batches of similar length differ from seed to seed in where the smaller one is.

@@ -1,9 +1,9 @@
-"""Many small tensors as few large ones, so that an update costs work rather than calls.
+"""Gathers many small tensors into few large ones, so that an update costs work rather than calls.
 
 A tiny model has two hundred tensors of a few thousand numbers: clipping and AdamW spend their time
-on being called. While gathered, the small parameters of a group are views of one tensor, and so
-are their gradients; large parameters stay as they are. Where a parameter is that of several
-members, the tensor has one row for each of them.
+on being called. While gathered, the small parameters of a group are views of one tensor, and so are
+their gradients; large parameters stay as they are. If a parameter belongs to several members, the
+tensor has one row for each of them.
 """
 
 import warnings
@@ -16,22 +16,22 @@ from torch import Tensor, nn
 from memloc.engine.stacked import Members
 
 SMALL = 65_536
-"""Parameters with at most so many numbers, of one member, are gathered."""
+"""Largest size of a parameter, in numbers of one member, that is gathered."""
 
 Parameters = dict[str, nn.Parameter]
 
 
 class Gathered(nn.Parameter):
-    """The numbers of the first members, or of all, (members, numbers)."""
+    """A parameter of several members, (members, numbers); it may hold the first members only."""
 
     grad: Tensor
 
 
 @contextmanager
 def gathered(groups: Sequence[Mapping[str, nn.Parameter]]) -> Iterator[list[Parameters]]:
-    """While active, groups of parameters are gathered; yields the tensors to update for each."""
+    """Gather groups of parameters while active; yield the tensors to update for each group."""
     moved: list[nn.Parameter] = []
-    found: list[Parameters] = []
+    tensors_by_group: list[Parameters] = []
     try:
         for number, group in enumerate(groups):
             stacked = (len(p) for p in group.values() if isinstance(p, Members))
@@ -45,11 +45,11 @@ def gathered(groups: Sequence[Mapping[str, nn.Parameter]]) -> Iterator[list[Para
                     moved.append(parameter)
                 elif name not in small:
                     tensors[name] = parameter
-            found.append(tensors)
+            tensors_by_group.append(tensors)
         with warnings.catch_warnings():
             # Of several members, gradients are as far apart as weights, and added in place.
             warnings.filterwarnings("ignore", message="grad and param do not obey the gradient")
-            yield found
+            yield tensors_by_group
     finally:
         for parameter in moved:
             _put(parameter, parameter.data.contiguous().clone())
@@ -57,7 +57,7 @@ def gathered(groups: Sequence[Mapping[str, nn.Parameter]]) -> Iterator[list[Para
 
 
 def clear_gradients(tensors: Parameters) -> None:
-    """Clear gradients before a backward pass; gathered ones stay in place and are set to zero."""
+    """Clear gradients before a backward pass; gathered ones are set to zero in place."""
     for tensor in tensors.values():
         if isinstance(tensor, Gathered) and tensor.grad is not None:
             tensor.grad.zero_()
@@ -67,7 +67,7 @@ def clear_gradients(tensors: Parameters) -> None:
 
 @torch.no_grad()
 def clip_gradients(tensors: Parameters, members: int, most: float) -> None:
-    """Scale each member's gradients so that their norm over all tensors is at most this."""
+    """Scale each member's gradients so that their norm over all tensors is at most `most`."""
     if members == 1:
         torch.nn.utils.clip_grad_norm_(tensors.values(), most)
         return

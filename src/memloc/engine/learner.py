@@ -1,4 +1,4 @@
-"""The arguments of `fit`: the models that learn, an auxiliary task, watchers and states."""
+"""The arguments of `fit`: the models to train, an auxiliary task, watchers and states."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from memloc.engine.passes import Trained
 
 LEFT_OUT = -100
-"""The label of an example from which nothing is learnt; cross-entropy ignores it."""
+"""Label of an example that is not learnt; cross-entropy ignores it."""
 
 
 @dataclass(frozen=True)
@@ -25,16 +25,20 @@ class Part:
     """Some of the texts, and the parameters that may change for them."""
 
     rows: IntArray | None = None
-    """The texts that are learnt; default: all."""
+    """Rows of the texts that are learnt; all by default."""
     layers: tuple[int, ...] | None = None
-    """The layers, from 0, that may change, with what follows the blocks; default: all layers, and
-    the embeddings unless the settings freeze them."""
+    """Layers, from 0, that may change, in addition to everything after the blocks.
+
+    By default all layers, and the embeddings unless the settings freeze them.
+    """
     without: tuple[str, ...] = ()
-    """Names of parameters that follow the blocks and stay as they are all the same."""
+    """Names of parameters after the blocks that do not change."""
     sublayer: str = ""
-    """`attention` or `mlp` if only this part of the layers may change; needs an auxiliary task."""
+    """Part of the layers that may change (`attention` or `mlp`), which needs an auxiliary task;
+    empty for whole layers.
+    """
     first_epoch: int = 1
-    """The epoch from which on the texts are learnt."""
+    """Epoch from which on the texts are learnt."""
     last_epoch: int | None = None
     """The epoch after which the texts are not seen again; default: the last one."""
 
@@ -49,23 +53,28 @@ class Learner:
 
     name: str
     start: Callable[[], Classifier]
-    """Loads the model that learns, on its device; called when its training begins."""
+    """Function that loads the model on its device, called when its training begins."""
     labels: IntArray
-    """Labels of all texts; `LEFT_OUT` where nothing is to be learnt."""
+    """Labels of all texts; `LEFT_OUT` for texts that are not learnt."""
     seed: int
     """Seed of the order of the texts and of dropout."""
     parts: tuple[Part, ...] = (Part(),)
-    """Examples to learn; several parts, each with layers of its own, need an auxiliary task."""
+    """Examples to learn; several parts, each with its own layers, need an auxiliary task."""
     is_kept: bool = False
-    """Whether the trained model was kept before. The model then learns only if a state says that
-    it was interrupted in one pass with others, which were not kept."""
+    """True if the trained model is stored already.
+
+    The model is then trained only if a state says that it was interrupted in one pass with others,
+    which were not stored.
+    """
     unlearns: bool = False
-    """Whether the loss is made larger, as is usual for unlearning; alone, without other parts."""
+    """True to increase the loss, as is usual for unlearning; only for a model without other
+    parts.
+    """
     is_optional: bool = False
-    """Whether to train the model only where that costs little: in one pass with another one."""
+    """True to train the model only if that costs little: in one pass with another one."""
 
     def updates(self, texts: Encoded, settings: FineTuneSettings) -> int:
-        """Return the number of updates that the model takes, those of an auxiliary task aside."""
+        """Return the number of the model's updates, without those of an auxiliary task."""
         return sum(
             ((part.last_epoch or settings.epochs) - part.first_epoch + 1)
             * -(-len(part.rows_of(texts)) // settings.batch_size)
@@ -75,11 +84,16 @@ class Learner:
 
 @dataclass(frozen=True)
 class Auxiliary:
-    """A task that trains the whole body of each model while the learner changes some layers."""
+    """A task that trains the whole body of each model in turns with a learner that changes some
+    layers.
+    """
 
     start: Callable[[], Classifier] | None
-    """Loads the model whose head the task uses; its body is replaced by that of the learner. None:
-    the task uses the learner's head, which the learner then does not change."""
+    """Function that loads the model whose head the task uses; its body is replaced by the
+    learner's.
+
+    If None, the task uses the learner's head, which the learner then does not change.
+    """
     texts: Encoded
     labels: Mapping[str, IntArray]
     """Labels of the texts, by the name of the learner."""
@@ -87,11 +101,13 @@ class Auxiliary:
     seed: int
     """Seed of the order in which the tasks take turns."""
     pooler_and_norm: bool = False
-    """Whether the learner, too, changes what follows the blocks in the shared body."""
+    """True if the learner, too, changes the pooler and the norm after the blocks of the shared
+    body.
+    """
 
     @property
     def updates(self) -> int:
-        """Return the number of updates that the task takes."""
+        """Return the number of updates of the task."""
         return self.settings.epochs * -(-len(self.texts) // self.settings.batch_size)
 
 
@@ -100,32 +116,37 @@ class Watch:
     """Functions that are called while models learn."""
 
     advance: Advance = lambda _steps: None
-    """Called with the number of updates that were done since the last call, of all models."""
+    """Function called with the number of updates of all models since the last call."""
     after_update: "Callable[[Trained, int], None] | None" = None
-    """Called for each model before the first update, with 0, and after every update."""
+    """Function called for each model before the first update, with 0, and after every update."""
     after_epoch: "Callable[[Trained], bool | None] | None" = None
-    """Called for each model after every epoch, when the last row of its curve has the loss; it may
-    add to that row. A model for which it returns True needs no further epoch."""
+    """Function called for each model after every epoch, when the last row of its curve has the
+    loss.
+
+    It may add to that row. A model for which it returns True needs no further epoch.
+    """
 
 
 @dataclass(frozen=True)
 class States:
-    """Where half-done trainings are kept."""
+    """Files in which unfinished trainings are stored."""
 
     path: Callable[..., Path]
-    """Returns the file of models that learn in one pass, by their names."""
+    """Function that returns the file for models trained in one pass, by their names."""
     key: str
-    """Key of everything that decides the trainings; a state with another key is not used."""
+    """Cache key of everything that decides the trainings; a state with another key is not used."""
 
 
 CurvePoint = dict[str, Any]
-"""Measurements after an epoch."""
+"""Measurements after one epoch."""
 Curves = dict[str, list[CurvePoint]]
 """Measurements after every epoch, by the name of the model."""
 
 
 def first_layer(learner: Learner) -> int | None:
-    """Return the first of the consecutive layers that a model changes, None for other layers."""
+    """Return the first of the consecutive layers that a model changes; None for any other choice of
+    layers.
+    """
     layers = learner.parts[0].layers
     if not layers or len(learner.parts) > 1:
         return None

@@ -1,4 +1,4 @@
-"""The training loop over one or more objectives; an objective says which weights it may change."""
+"""The training loop over one or more objectives, each with the weights that it may change."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -22,40 +22,43 @@ from memloc.seeds import generator
 
 @dataclass
 class Objective:
-    """Labels to learn, how logits are computed, and the parameters that may change for them.
+    """Labels to learn, the function that computes logits, and the parameters that may change.
 
-    One model learns, or several members that are computed in one pass: then everything is given
+    It trains one model, or several members that are computed in one pass: then all data are given
     member by member, and each learns as if it were alone.
     """
 
     name: str
     logits: Callable[[IntArray], Tensor]
-    """From rows of the data, one member's after another's, to logits; in training mode.
+    """Function from rows of the data, member by member, to logits in training mode.
 
-    A language model gives the mean log-probability of each continuation, (rows,), instead."""
+    For a language model it returns the mean log-probability of each continuation, (rows,), instead.
+    """
     labels: Tensor
-    """(members, data), or (data,) of one model."""
+    """Labels, (members, data), or (data,) for one model."""
     lengths: IntArray
-    """Tokens of each row of the data, for length-grouped batches."""
+    """Number of tokens in each row of the data, for length-grouped batches."""
     tensors: Parameters
     """Parameters that the optimiser updates, see `objectives.learning`."""
     parameters: Parameters
-    """The parameters of the model behind these tensors."""
+    """Parameters of the model behind these tensors."""
     settings: FineTuneSettings
     counted: Parameters = field(default_factory=dict)
-    """Tensors that do not learn, but whose gradients count in the norm that is clipped."""
+    """Tensors that are not trained, but whose gradients count in the norm that is clipped."""
     rows: IntArray | None = None
-    """(members, examples): the rows that each learns, or (examples,); default: all."""
+    """Rows that each member learns, (members, examples), or (examples,) for all; all rows by
+    default.
+    """
     unlearns: bool = False
-    """Whether the loss is made larger."""
+    """True to increase the loss."""
     first_epoch: int = 1
-    """The epoch from which on it is learnt, with a schedule of the learning rate from there."""
+    """Epoch from which on the objective is trained; its learning rate schedule starts there."""
     last_epoch: int | None = None
     """The epoch after which it is not learnt any more, when the rate is 0; default: the last."""
     optimiser: torch.optim.AdamW = field(init=False)
     schedule: torch.optim.lr_scheduler.LambdaLR = field(init=False)
     learnt: IntArray = field(init=False)
-    """The rows of each member, (members, examples)."""
+    """Rows of each member, (members, examples)."""
 
     def __post_init__(self) -> None:
         self.labels = self.labels.view(-1, self.labels.shape[-1])
@@ -71,7 +74,7 @@ class Objective:
         self.continue_after(0)
 
     def continue_after(self, updates: int) -> None:
-        """Set the rate to that of the next update."""
+        """Set the learning rate to that of the next update."""
         for group in self.optimiser.param_groups:
             group["initial_lr"] = self.settings.learning_rate
         last = self.last_epoch or self.settings.epochs
@@ -86,12 +89,12 @@ class Objective:
 
     @property
     def updates(self) -> int:
-        """Number of updates that were done."""
+        """Number of updates so far."""
         return int(self.schedule.last_epoch)
 
     @property
     def members(self) -> int:
-        """Number of models that learn."""
+        """Number of models that are trained."""
         return len(self.labels)
 
     @property
@@ -101,7 +104,7 @@ class Objective:
 
     @contextmanager
     def updating(self) -> Iterator[None]:
-        """While active, gradients are gathered; at the end one step is taken."""
+        """Gather gradients while active, and take one optimiser step at the end."""
         counted = self.tensors | self.counted
         clear_gradients(counted)
         yield
@@ -112,7 +115,7 @@ class Objective:
     def losses(self, rows: IntArray) -> Iterator[Tensor]:
         """Yield the losses (members,) of a batch (members, examples), piece by piece.
 
-        The settings say how many pieces there are; the sum of all pieces is the mean loss.
+        The settings decide the number of pieces; the sum over all pieces is the mean loss.
         """
         device, rows = self.labels.device, np.atleast_2d(rows)
         members = torch.arange(len(rows), device=device).unsqueeze(1)
@@ -121,18 +124,25 @@ class Objective:
             with _autocast(self.settings, device):
                 logits = self.logits(piece.reshape(-1))
             labels = self.labels[members, torch.from_numpy(piece).to(device)]
-            each = _losses(logits.float(), labels.reshape(-1))
-            yield each.view(len(rows), -1).sum(1) / rows.shape[1]
+            losses = _losses(logits.float(), labels.reshape(-1))
+            yield losses.view(len(rows), -1).sum(1) / rows.shape[1]
 
     def batches(self, seed: int, purpose: str, epoch: int, member: int) -> list[IntArray]:
-        """Return the batches of one member in an epoch, as rows of the data."""
+        """Return the batches of one member in an epoch, as rows of the data.
+
+        Args:
+            seed: Seed of the member.
+            purpose: Name of the random order.
+            epoch: Number of the epoch.
+            member: Number of the member.
+        """
         rows = self.learnt[member]
         rng = generator(seed, "order", purpose, epoch)
         if self.settings.length_grouped:
-            found = length_grouped_batches(self.lengths[rows], self.settings.batch_size, rng)
+            batches = length_grouped_batches(self.lengths[rows], self.settings.batch_size, rng)
         else:
-            found = random_batches(len(rows), self.settings.batch_size, rng)
-        return [rows[batch] for batch in found]
+            batches = random_batches(len(rows), self.settings.batch_size, rng)
+        return [rows[batch] for batch in batches]
 
 
 def train_epoch(
@@ -145,9 +155,15 @@ def train_epoch(
 ) -> dict[str, FloatArray]:
     """Pass once over the data of every objective; return the mean losses (members,) by name.
 
-    `seeds` has one seed for each member; `after_update` is given the losses (members,) of each
-    batch. Randomness is set anew for every epoch, so that a run
-    continued after any epoch equals one that was never interrupted.
+    Randomness is set anew for every epoch, so that a run continued after any epoch equals one that
+    was never interrupted.
+
+    Args:
+        objectives: Objectives that take turns.
+        seeds: One seed for each member.
+        epoch: Number of the epoch.
+        after_update: Function called with the losses (members,) of each batch.
+        turns: Seed of the order in which objectives take turns; by default the first member's.
     """
     active = [objective for objective in objectives if objective.is_learnt_in(epoch)]
     losses: dict[str, list[Tensor]] = {objective.name: [] for objective in active}
@@ -175,7 +191,7 @@ def train_epoch(
 
 
 def _losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the loss of each example; it is zero where the label is below 0."""
+    """Return the loss of each example; it is zero if the label is below 0."""
     if logits.ndim == 1:
         return torch.where(labels >= 0, -logits, 0.0)
     return cross_entropy(logits, labels, reduction="none")
@@ -187,19 +203,24 @@ def shuffled_rows(
     epoch: int,
     turns: int | None = None,
 ) -> list[tuple[int, IntArray]]:
-    """Return the epoch's batches as (objective, rows), those of all objectives shuffled.
+    """Return the epoch's batches as (objective, rows), shuffled over all objectives.
 
-    The order depends on the seeds, the epoch and the number of examples alone, never on the
-    labels: θ_M and θ_O see the same order. Objectives take turns by one seed for all members,
-    `turns`, by default that of the first. Rows are (members, examples).
+    The order depends only on the seeds, the epoch and the number of examples, never on the labels:
+    θ_M and θ_O see the same order. Rows are (members, examples).
+
+    Args:
+        objectives: Objectives that take turns.
+        seeds: One seed for each member.
+        epoch: Number of the epoch.
+        turns: Seed of the order in which objectives take turns; by default the first member's.
     """
     steps: list[tuple[int, IntArray]] = []
     for index, objective in enumerate(objectives):
         if not objective.is_learnt_in(epoch):
             continue
         purpose = objective.name if index else "first"
-        each = [objective.batches(seed, purpose, epoch, k) for k, seed in enumerate(seeds)]
-        steps += [(index, np.stack(rows)) for rows in zip(*each, strict=True)]
+        by_member = [objective.batches(seed, purpose, epoch, k) for k, seed in enumerate(seeds)]
+        steps += [(index, np.stack(rows)) for rows in zip(*by_member, strict=True)]
     if len(objectives) == 1:
         return steps
     rng = generator(seeds[0] if turns is None else turns, "mix", epoch)
@@ -208,9 +229,9 @@ def shuffled_rows(
 
 @contextmanager
 def only_trainable(objectives: Sequence[Objective], index: int) -> Iterator[None]:
-    """While active, only this objective's parameters get gradients; all flags are put back.
+    """Compute gradients for this objective's parameters only, while active; all flags are put back.
 
-    Where the gradients of frozen parameters count, too, all are computed.
+    If the gradients of frozen parameters count, too, all gradients are computed.
     """
     if len(objectives) == 1 or objectives[index].settings.clip_over == "all":
         yield
@@ -227,7 +248,7 @@ def only_trainable(objectives: Sequence[Objective], index: int) -> Iterator[None
 
 
 def _autocast(settings: FineTuneSettings, device: torch.device) -> Any:
-    """Return a context of lower precision, where the settings ask for it."""
+    """Return a context of lower precision if the settings ask for it."""
     if settings.autocast == "none":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)
@@ -235,7 +256,7 @@ def _autocast(settings: FineTuneSettings, device: torch.device) -> Any:
 
 @contextmanager
 def out_of_memory_explained(settings: FineTuneSettings) -> Iterator[None]:
-    """While active, running out of memory is an error that says what to try."""
+    """Turn running out of memory into an error with advice, while active."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:

@@ -1,9 +1,9 @@
-"""Chooses the parameters that learn: all, some layers, or some layers beside another task.
+"""Chooses the parameters that are trained: all, some layers, or some layers with an auxiliary task.
 
-In planted memorisation two tasks train one body, each with a head of its own. The first task may
-change some layers only, the auxiliary one all of them. What the first task memorises can only be in
-its layers, so there it is known where a localiser should point. The first task's examples may be
-dealt out to groups, each with layers of its own.
+In planted memorisation two tasks train one body, each with its own head. The first task may change
+some layers only, the auxiliary task all of them. Labels memorised by the first task can only be in
+its layers, so it is known which layers a localiser should find. The first task's examples may be
+divided into groups, each with its own layers.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,14 +25,14 @@ from memloc.protocol import FineTuneSettings
 from memloc.stats.windows import SUBLAYERS
 
 HEAD = "head"
-"""The group of parameters that belongs to the first task alone."""
+"""Group of the parameters that only the first task trains."""
 OTHER_HEAD = "auxiliary head"
-"""The group that belongs to the auxiliary task alone; both share the others."""
+"""Group of the parameters that only the auxiliary task trains; the other groups are shared."""
 AFTER = "after the blocks"
 EMBEDDINGS = "embeddings"
 _BLOCK = "block "
 MakeObjective = Callable[..., Objective]
-"""Makes an objective, given the tensors that learn and their parameters."""
+"""Function that makes an objective from the tensors to train and their parameters."""
 
 
 @contextmanager
@@ -43,7 +43,16 @@ def task_objective(
     layers: Sequence[int] | None = None,
     without: Sequence[str] = (),
 ) -> Iterator[Objective]:
-    """While active, one task may change some layers of a model, or all, and what follows them."""
+    """Let one task change some or all layers of a model, and everything after the blocks, while
+    active.
+
+    Args:
+        stack: The model.
+        make: Function that makes the objective.
+        settings: Settings of the training.
+        layers: Layers, from 0, that may change; all by default.
+        without: Names of parameters after the blocks that do not change.
+    """
     after, *others = learning_groups(stack, embeddings=not settings.freeze_embeddings)
     groups = [{name: p for name, p in after.items() if name not in without}]
     groups += others if layers is None else [others[layer] for layer in layers]
@@ -65,16 +74,14 @@ def planted_objectives(
     *,
     pooler_and_norm: bool = False,
 ) -> Iterator[list[Objective]]:
-    """While active, two tasks learn on one body: the first in some layers, the other everywhere.
-
-    Parts of the first task that begin later than others leave its head as it is.
+    """Train two tasks on one body while active: the first in some layers, the other everywhere.
 
     Args:
         stacks: The models of both tasks.
         planted: The parts of the first task, each with its objective.
         auxiliary: The objective of the other task.
-        settings: Those of the first task.
-        pooler_and_norm: Whether the first task also changes what follows the blocks in the body.
+        settings: Settings of the first task.
+        pooler_and_norm: Whether the first task also changes pooler and norm after the blocks.
     """
     counts_all = settings.clip_over == "all"
     embeddings = not settings.freeze_embeddings
@@ -103,23 +110,23 @@ def planted_objectives(
 
 
 def _split_blocks(stack: Stack, groups: Mapping[str, Parameters]) -> dict[str, Parameters]:
-    """Return the groups with those of blocks split into attention and MLP."""
+    """Return the groups with each block's group split into attention and MLP."""
     one = stack.members[0] if isinstance(stack, Stacked) else stack
     units = sublayer_units(one)
-    found: dict[str, Parameters] = {}
+    parts: dict[str, Parameters] = {}
     for name, group in groups.items():
         index = name.removeprefix(_BLOCK)
         if index == name:
-            found[name] = group
+            parts[name] = group
             continue
         for part in SUBLAYERS:
             names = units[f"{part} {index}"]
-            found[f"{name} {part}"] = {n: p for n, p in group.items() if n in names}
-    return found
+            parts[f"{name} {part}"] = {n: p for n, p in group.items() if n in names}
+    return parts
 
 
 def _blocks_of(part: Part, groups: Iterable[str]) -> list[str]:
-    """Return the names of the groups of blocks, or of their parts, that a part may change."""
+    """Return the names of the groups of blocks (or of their parts) that a part may change."""
     blocks = [_block(layer) for layer in part.layers or ()]
     if part.sublayer:
         return [f"{block} {part.sublayer}" for block in blocks]
@@ -128,7 +135,7 @@ def _blocks_of(part: Part, groups: Iterable[str]) -> list[str]:
 
 
 def share_body(trained: Classifier, auxiliary: Classifier) -> None:
-    """Give the auxiliary task's model the body of the other model; its head stays its own."""
+    """Give the auxiliary task's model the body of the other model; it keeps its own head."""
     prefix = trained.model.base_model_prefix
     if not hasattr(trained.model, prefix):
         raise ModelError(f"{trained.name} has no body apart from its head, so nothing to share.")
@@ -136,19 +143,20 @@ def share_body(trained: Classifier, auxiliary: Classifier) -> None:
 
 
 def shared_groups(planted: Stack, auxiliary: Stack, *, embeddings: bool) -> dict[str, Parameters]:
-    """Return the parameters of two models with one body, in groups that always learn together.
+    """Return the parameters of two models with one body, in groups that are always trained as a
+    whole.
 
     The head of a model that both tasks use belongs to the auxiliary task.
     """
     after, *others = learning_groups(planted, embeddings=embeddings)
     body = f"{planted.model.base_model_prefix}."
-    own, other = (
+    head, other = (
         {n: p for n, p in model.named_parameters() if not n.startswith(body) and p.requires_grad}
         for model in (planted.model, auxiliary.model)
     )
     names = [*map(_block, range(planted.depth)), *([EMBEDDINGS] if embeddings else [])]
     return {
-        HEAD: {} if planted is auxiliary else own,
+        HEAD: {} if planted is auxiliary else head,
         OTHER_HEAD: {f"auxiliary.{n}": p for n, p in other.items()},
         AFTER: {n: p for n, p in after.items() if n.startswith(body)},
         **dict(zip(names, others, strict=True)),
@@ -160,7 +168,9 @@ def _block(index: int) -> str:
 
 
 def learning_groups(stack: Stack, *, embeddings: bool) -> list[Parameters]:
-    """Return what follows the blocks, then each block, then the embeddings if they learn."""
+    """Return groups of parameters: after the blocks, then each block, then the embeddings if
+    trained.
+    """
     one = stack.members[0] if isinstance(stack, Stacked) else stack
     parts = find_parts(one)
     named = dict(stack.model.named_parameters())
@@ -174,7 +184,7 @@ def learning_groups(stack: Stack, *, embeddings: bool) -> list[Parameters]:
 def counted_groups(
     stack: Stack, groups: Sequence[Parameters], settings: FineTuneSettings
 ) -> list[Parameters]:
-    """Return all parameters that are not in the groups that learn, where clipping counts them."""
+    """Return all parameters outside the trained groups, if clipping counts their gradients."""
     if settings.clip_over == "trained":
         return []
     learns = {id(p) for group in groups for p in group.values()}
@@ -185,10 +195,10 @@ def counted_groups(
 
 @contextmanager
 def learning(model: nn.Module, groups: Sequence[Parameters]) -> Iterator[list[Parameters]]:
-    """While active, dropout is on and these groups of parameters alone get gradients.
+    """Turn on dropout and compute gradients for these groups of parameters only, while active.
 
-    Yields what to optimise for each group. A group is what always learns together: a block, or
-    what follows the blocks.
+    Yields the tensors to optimise for each group. The parameters of a group are always trained as a
+    whole: a block, or everything after the blocks.
     """
     mode = model.training
     model.train()
@@ -201,7 +211,7 @@ def learning(model: nn.Module, groups: Sequence[Parameters]) -> Iterator[list[Pa
 
 @contextmanager
 def gradients_for(model: nn.Module, groups: Sequence[Parameters]) -> Iterator[list[Parameters]]:
-    """While active, these groups of parameters alone get gradients, and are gathered."""
+    """Compute gradients for these groups of parameters only and gather them, while active."""
     wanted = [(p, p.requires_grad) for p in model.parameters()]
     mine = {id(p) for group in groups for p in group.values()}
     for parameter, _ in wanted:
@@ -217,10 +227,11 @@ def gradients_for(model: nn.Module, groups: Sequence[Parameters]) -> Iterator[li
 
 @contextmanager
 def gradients_of_blocks(stack: Stack) -> Iterator[Callable[[Iterable[Tensor]], Tensor]]:
-    """While active, only the blocks' parameters get gradients; yields a function that sums them.
+    """Compute gradients of the blocks' parameters only, while active; yield a function that sums
+    them.
 
-    The function takes numbers one by one, each computed when it is asked for, and returns the
-    gradient of their sum with respect to the parameters of all blocks, end to end.
+    The function takes numbers one by one, each computed when it is needed, and returns the gradient
+    of their sum with respect to the parameters of all blocks, end to end.
     """
     blocks = [dict(block.named_parameters()) for block in stack.blocks]
     with gradients_for(stack.model, blocks) as tensors:
@@ -236,6 +247,6 @@ def gradients_of_blocks(stack: Stack) -> Iterator[Callable[[Iterable[Tensor]], T
 
 
 def _gradient(tensor: Tensor) -> Tensor:
-    """Return the gradient; a parameter that the forward pass does not use has none."""
-    found = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
-    return found.detach().flatten()
+    """Return the gradient of a parameter; zeros if the forward pass does not use it."""
+    gradient = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
+    return gradient.detach().flatten()

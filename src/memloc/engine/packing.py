@@ -1,9 +1,9 @@
-"""Packing: a padded batch runs without its padding, which gives the same numbers with less work.
+"""Packing: runs a padded batch without its padding, which gives the same numbers with less work.
 
-All texts go end to end, each attending to itself alone. In batches of random texts a third of the
-positions is padding. Everything but attention works position by position, so the blocks can run on
-one long text of all attended positions, or on several, under a mask that keeps the texts apart.
-Packing pays for wide models, and for several narrow models in one pass.
+All texts are joined end to end, each attending to itself alone. In batches of random texts a third
+of the positions is padding. Everything but attention works position by position, so the blocks can
+run on one long text of all attended positions, or on several, under a mask that keeps the texts
+apart. Packing pays for wide models, and for several narrow models in one pass.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ from memloc.model.stack import (
 )
 
 WORTH = 0.15
-"""Share of the work from which packing gains more than it costs (measured)."""
+"""Share of the work that packing must save to be worth its cost (measured)."""
 
 
 def training_logits(stack: Stack) -> Callable[[Batch], Tensor]:
@@ -50,11 +50,17 @@ def training_logits(stack: Stack) -> Callable[[Batch], Tensor]:
 def fastest_layout(
     stack: Stack, mask: Tensor, *, members: int = 1, worth: float = WORTH
 ) -> "Layout | None":
-    """Return the long texts in which a batch takes least work; None if it takes least as it is.
+    """Return the long texts in which a batch takes the least work; None if the batch as it is does.
 
-    The batch has equally many texts of every member, one member's after another's, and each member
-    gets equally many long texts. Few of them have little padding, and many let each position attend
-    to few others. `worth`: the share of the work that has to be gained.
+    The batch has equally many texts of every member, ordered by member, and each member gets
+    equally many long texts. Few long texts have little padding, and with many each position attends
+    to few others.
+
+    Args:
+        stack: The model.
+        mask: Attention mask of the batch.
+        members: Number of members.
+        worth: Share of the work that must be saved.
     """
     lengths = mask.sum(1).view(members, -1).cpu().numpy()
     most = optional_setting(stack.model.config, "max_position_embeddings") or 0
@@ -70,21 +76,21 @@ def fastest_layout(
 
 
 def balanced(lengths: IntArray, number: int) -> IntArray:
-    """Deal the texts (members * texts) of each member out to long texts of about equal length.
+    """Distribute the texts (members * texts) of each member over long texts of about equal length.
 
     The longest texts go to one long text each, the next ones in reverse order, and so on.
     """
     rank = np.argsort(np.argsort(-lengths, axis=1, kind="stable"), axis=1)
     turn, place = np.divmod(rank, number)
     place = np.where(turn % 2, number - 1 - place, place)
-    found: IntArray = (place + number * np.arange(len(lengths))[:, None]).flatten()
-    return found
+    long_text: IntArray = (place + number * np.arange(len(lengths))[:, None]).flatten()
+    return long_text
 
 
 def block_cost(width: int, tokens: int, longest: int) -> float:
     """Return the cost of a block for `tokens` tokens, each of which attends to `longest`.
 
-    In units of 2 width products, a token costs 6 width for the matrices, and one for each token
+    The unit is 2 width products: a token costs 6 width for the matrices, and one for each token
     that it attends to. The latter take 1.5 times as long, as if there were at least 40 (measured).
     """
     return tokens * (6 * width + 1.5 * max(longest, 40))
@@ -105,7 +111,7 @@ def can_pack(stack: Stack) -> bool:
 
 
 def packed_logits(last: "LastBlock", batch: Batch, layout: "Layout") -> Tensor:
-    """Return the logits of a batch, computed on long texts by the model of this last block."""
+    """Return the logits of a batch computed on long texts; `last` is the model's last block."""
     stack = last.stack
     packed = layout.packed(stack.prepare(batch))
     state = packed.state
@@ -118,38 +124,38 @@ def packed_logits(last: "LastBlock", batch: Batch, layout: "Layout") -> Tensor:
 def by_long_text(places: Tensor, texts: int, tokens: int) -> tuple[Tensor, Tensor]:
     """Turn places among all positions into positions in each long text, and return their order.
 
-    A long text with fewer of them than others has its first position instead.
+    A long text with fewer of these places than others repeats its first position.
     """
     text, position = places // tokens, places % tokens
     number = (text.unsqueeze(1) == text).tril(-1).sum(1)
     most = int(number.max()) + 1
-    found = places.new_zeros(texts, most)
-    found[text, number] = position
-    return found, text * most + number
+    positions = places.new_zeros(texts, most)
+    positions[text, number] = position
+    return positions, text * most + number
 
 
 @dataclass(frozen=True)
 class Layout:
     """The place of each attended position of a padded batch in one or several long texts.
 
-    Long texts that are shorter than others are filled up with positions to which nothing attends.
+    Shorter long texts are filled up with positions to which no position attends.
     """
 
     shape: tuple[int, int]
     example: Tensor
-    """(long texts, positions): the example to which each belongs."""
+    """(long texts, positions): example that each position belongs to."""
     token: Tensor
-    """The place of each position in its example, (long texts, positions)."""
+    """(long texts, positions): place of each position in its example."""
     is_token: Tensor
     """Whether a position is a token; false where a long text is filled up."""
     starts: Tensor
-    """The start of each example among the positions of all long texts."""
+    """Start of each example among the positions of all long texts."""
 
     @classmethod
     def of(cls, mask: Tensor, where: Tensor | None = None) -> "Layout":
         """Return the layout of a batch by its attention mask.
 
-        `where` says in which long text each of its texts is; default: all in one.
+        `where` has the long text of each of its texts; by default, all are in one.
         """
         where = mask.new_zeros(len(mask)) if where is None else where
         lengths = mask.sum(1)
@@ -178,7 +184,9 @@ class Layout:
         return Prepared(self.pack(prepared.state), calls, rows, prepared.batch)
 
     def once(self) -> Callable[[Any], Any]:
-        """`pack` that does each object once: blocks are often called with the very same."""
+        """Return a `pack` that packs each object once: blocks are often called with the very same
+        object.
+        """
         done: dict[int, tuple[Any, Any]] = {}
 
         def pack(value: Any) -> Any:
@@ -204,7 +212,7 @@ class Layout:
         raise ValueError(f"no rule to pack a tensor of shape {tuple(value.shape)}")
 
     def pairs(self, value: Tensor) -> Tensor:
-        """(examples, heads, tokens, tokens) for pairs of positions of one long text."""
+        """Return (examples, heads, tokens, tokens) for pairs of positions of one long text."""
         example, token = self.example.unsqueeze(2), self.token
         return value[example, :, token.unsqueeze(2), token.unsqueeze(1)].permute(0, 3, 1, 2)
 
@@ -227,9 +235,9 @@ def repeated_packed(call: BlockCall, times: int) -> BlockCall:
 
 
 def logits_end_to_end(stack: Stack, texts: Encoded, batch: Sequence[IntArray]) -> Tensor:
-    """Return the logits of the texts at all rows; those of one array run as one long text.
+    """Return the logits of the texts at all rows; the texts of one array run as one long text.
 
-    What the first block is given is computed without a graph.
+    The first block's input is computed without a graph.
     """
     rows = np.concatenate(batch)
     with torch.no_grad():

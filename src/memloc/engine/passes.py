@@ -1,4 +1,4 @@
-"""A pass: the models that are computed in one forward and backward pass, or one model alone."""
+"""A pass: models that are computed in one forward and backward pass, or one model alone."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -42,14 +42,14 @@ from memloc.model.stack import Batch, Stack, undropped
 from memloc.protocol import FineTuneSettings
 
 AUXILIARY = "auxiliary"
-"""The name of the objective of an auxiliary task."""
+"""Name of the objective of an auxiliary task."""
 Logits = Callable[[IntArray], Tensor]
-"""From rows of the texts, those of one model after another's, to logits."""
+"""Function from rows of the texts, model by model, to logits."""
 
 
 @dataclass
 class Work:
-    """Everything that all passes of a call of `fit` share."""
+    """Texts, settings and files that all passes of one call of `fit` share."""
 
     texts: Encoded
     settings: FineTuneSettings
@@ -58,15 +58,15 @@ class Work:
     scratch: Path
     """Folder for states that do not fit into memory."""
     kept: Prefix | None = None
-    """States before the layers that learn, once they are needed."""
+    """States before the layers that are trained, once they are needed."""
 
     def close(self) -> None:
-        """Give memory and files back."""
+        """Release memory and files."""
         if self.kept is not None:
             self.kept.close()
 
     def keeps_states(self, stack: Stack, part: Part) -> bool:
-        """Return whether frozen blocks below the layers that learn give the same every time."""
+        """Return whether frozen blocks below the trained layers give the same states every time."""
         settings = self.settings
         drops = settings.frozen_dropout or self.auxiliary is not None
         is_fitting = stack.pads and not stack.is_language_model
@@ -74,7 +74,7 @@ class Work:
 
 
 class Trained:
-    """A model that learns, or has learnt."""
+    """A model during and after its training."""
 
     def __init__(self, learner: Learner, model: Classifier, work: Work) -> None:
         self.learner = learner
@@ -101,17 +101,19 @@ class Trained:
         if not self._has_frozen_blocks or self.stack.readout == "all":
             return predict(self.stack, texts)
         with evaluating(self.stack.model):
-            found: NDArray[np.float32] = self.stack.finish(self.vectors(texts)).cpu().numpy()
-        return found
+            logits: NDArray[np.float32] = self.stack.finish(self.vectors(texts)).cpu().numpy()
+        return logits
 
     def predicted(self, texts: Encoded) -> IntArray:
-        """Return the labels that the model gives texts; 0 for a continuation that it recalls."""
+        """Return the label that the model predicts for each text; 0 for a continuation that it
+        recalls.
+        """
         if self.stack.is_language_model:
             return predicted(self.stack, texts)
         return np.asarray(self.predict(texts).argmax(1), dtype=np.int64)
 
     def vectors(self, texts: Encoded) -> Tensor:
-        """Return what frozen blocks give to the head; it never changes and is computed once."""
+        """Return the head's inputs from frozen blocks, which never change and are computed once."""
         if id(texts) not in self._vectors:
             last = vectors_of(self.stack, texts)[:, -1]
             self._vectors[id(texts)] = torch.tensor(last, device=self.stack.device)
@@ -119,7 +121,7 @@ class Trained:
 
 
 class Pass:
-    """Models that learn in one pass, each as if it were alone."""
+    """Models that are trained in one pass, each as if it were alone."""
 
     def __init__(self, learners: Sequence[Learner], work: Work) -> None:
         self.work = work
@@ -136,12 +138,14 @@ class Pass:
 
     @property
     def names(self) -> list[str]:
-        """The names of the models."""
+        """Names of the models."""
         return [one.name for one in self.trained]
 
     @cached_property
     def _in_block(self) -> list[int] | None:
-        """For each block how many models, the first ones, change it; None: all change the same."""
+        """For each block, the number of models (the first ones) that change it; None if all change
+        the same.
+        """
         layers = [one.learner.parts[0].layers for one in self.trained]
         if len({*layers}) == 1:
             return None
@@ -150,26 +154,30 @@ class Pass:
 
     @property
     def _unchanged(self) -> Stack:
-        """A model whose blocks outside of its own layers are as they were for all models."""
+        """Model whose blocks outside its own layers still have the weights all models started
+        from.
+        """
         return self.stack.members[-1] if isinstance(self.stack, Stacked) else self.stack
 
     @property
     def turns(self) -> int | None:
-        """The seed of the order in which objectives take turns."""
+        """Seed of the order in which objectives take turns."""
         return None if self.work.auxiliary is None else self.work.auxiliary.seed
 
     @contextmanager
     def objectives(self) -> Iterator[list[Objective]]:
-        """While active, the models can learn; yields their objectives, the auxiliary one last."""
+        """Make the models trainable while active; yield their objectives, the auxiliary one
+        last.
+        """
         labels = np.stack([one.learner.labels for one in self.trained])
-        each = torch.from_numpy(labels).to(self.stack.device)
+        by_model = torch.from_numpy(labels).to(self.stack.device)
         if self.work.auxiliary is not None:
-            with self._planted(each, self.work.auxiliary) as objectives:
+            with self._planted(by_model, self.work.auxiliary) as objectives:
                 yield objectives
             return
         settings = self.work.settings
         (part,) = self.parts
-        make = self._maker(" and ".join(self.names), each, self._rows(0))
+        make = self._maker(" and ".join(self.names), by_model, self._rows(0))
         with ExitStack() as frozen:
             if self._in_block is not None:
                 # A block that some models do not change runs for these through one of them.
@@ -182,7 +190,7 @@ class Pass:
                 yield [objective]
 
     def _rows(self, part: int) -> IntArray:
-        """Return the rows that each model learns of a part, (members, examples)."""
+        """Return the rows of a part that each model learns, (members, examples)."""
         texts = self.work.texts
         return np.stack([one.learner.parts[part].rows_of(texts) for one in self.trained])
 
@@ -226,7 +234,7 @@ class Pass:
 
     @cached_property
     def logits(self) -> Logits:
-        """The function that computes logits in training, from rows of the texts."""
+        """Function that computes logits in training, from rows of the texts."""
         layers = self.parts[0].layers
         settings = self.work.settings
         is_plain = settings.frozen_dropout or self.stack.is_language_model
@@ -241,13 +249,17 @@ class Pass:
         return self._finished_vectors
 
     def _finished_vectors(self, rows: IntArray) -> Tensor:
-        """Return the logits of heads on frozen blocks, which run only once."""
+        """Return the logits of heads on frozen blocks, which are run only once."""
         texts = self.work.texts
-        each = zip(self.trained, np.split(rows, len(self.trained)), strict=True)
-        return self.stack.finish(torch.cat([one.vectors(texts)[own] for one, own in each]))
+        pairs = zip(self.trained, np.split(rows, len(self.trained)), strict=True)
+        return self.stack.finish(
+            torch.cat([one.vectors(texts)[rows_of_one] for one, rows_of_one in pairs])
+        )
 
     def resume(self, state: States | None, objectives: Sequence[Objective]) -> int:
-        """Go on from a state, if there is one, and return the number of epochs that are done."""
+        """Continue from a stored state, if there is one, and return the number of finished
+        epochs.
+        """
         if state is not None:
             curves = load_state(state.path(*self.names), objectives, state.key)
             for one in self.trained:
@@ -258,7 +270,7 @@ class Pass:
         return len(self.trained[0].curve)
 
     def after_update(self, losses: Tensor) -> None:
-        """Report an update to those who watch."""
+        """Report an update to the watchers."""
         self.updates += 1
         self.work.watch.advance(len(self.trained))
         for one, loss in zip(self.trained, losses, strict=True):
@@ -274,10 +286,10 @@ class Pass:
         """Add a row to each model's curve; return whether all models need no further epoch."""
         pause = np.full(len(self.trained), np.nan)  # if the auxiliary task alone learns
         first = [loss for name, loss in losses.items() if name != AUXILIARY]
-        own = np.mean(first, axis=0) if first else pause
+        means = np.mean(first, axis=0) if first else pause
         ended = []
         for k, one in enumerate(self.trained):
-            row: CurvePoint = {"training": one.name, "epoch": epoch, "loss": float(own[k])}
+            row: CurvePoint = {"training": one.name, "epoch": epoch, "loss": float(means[k])}
             one.curve.append(row)
             watch = self.work.watch.after_epoch
             ended.append(bool(watch is not None and watch(one)))
@@ -304,18 +316,18 @@ class Pass:
             return self.trained
         members = len(self.trained)
         shape = members, len(rows), self.stack.model.config.num_labels
-        found = np.zeros(shape, dtype=np.float32)
+        all_logits = np.zeros(shape, dtype=np.float32)
         with evaluating(self.stack.model), evaluating(self._unchanged.model):
             for picked in length_batches(self.stack, self.work.texts.lengths[rows]):
                 logits = self.logits(np.tile(rows[picked], members))
-                found[:, picked] = logits.view(members, len(picked), -1).float().cpu().numpy()
-        for one, own in zip(self.trained, found, strict=True):
-            one.logits = own
+                all_logits[:, picked] = logits.view(members, len(picked), -1).float().cpu().numpy()
+        for one, logits_of_one in zip(self.trained, all_logits, strict=True):
+            one.logits = logits_of_one
         return self.trained
 
 
 def logits_of(stack: Stack, texts: Encoded, settings: FineTuneSettings) -> Logits:
-    """Return the fastest exact way to logits for this model and memory, with dropout."""
+    """Return the fastest exact function to logits for this model and memory, with dropout."""
     if stack.is_language_model:
         return partial(log_probabilities, stack, texts)
     if settings.gradient_checkpointing and not isinstance(stack, Stacked):
@@ -325,7 +337,8 @@ def logits_of(stack: Stack, texts: Encoded, settings: FineTuneSettings) -> Logit
 
 
 def _checkpointed(stack: Stack, batch: Batch) -> Tensor:
-    """Return logits whose blocks keep their input alone, and run again on the way back.
+    """Return logits with gradient checkpointing: blocks keep their input only, and run again
+    backwards.
 
     The `gradient_checkpointing_enable` of transformers is not used: it refuses architectures that
     do not declare it (XLM, models with code of their own), and leaves its mark on the model.

@@ -1,7 +1,7 @@
-"""Keeps the states that frozen blocks give to the first block that learns, for every epoch.
+"""Keeps the states that frozen blocks give to the first trained block, for every epoch.
 
 Frozen blocks without dropout give the same states every time. These are kept for all texts, end to
-end without padding, in memory or, where they are too many, in a file.
+end without padding, in memory or, if they are too large, in a file.
 """
 
 import shutil
@@ -25,9 +25,11 @@ from memloc.seeds import torch_seeded
 from memloc.store.files import cannot_write, new_draft
 
 MEMORY = 2**30
-"""Bytes for the states; more of them go to a file."""
+"""Largest number of bytes of states in memory; larger states go to a file."""
 CALLS_MEMORY = 2**28
-"""Bytes for how blocks are called (masks, positions), which every window asks for again."""
+"""Largest number of bytes of blocks' arguments (masks, positions), which every window needs
+again.
+"""
 
 
 class Prefix:
@@ -45,9 +47,9 @@ class Prefix:
         self.states = self._allocate()
 
     def reach(self, layer: int, stack: Stack) -> None:
-        """Bring the states to before block `layer`, by the blocks below it in this model.
+        """Advance the states to before block `layer`, with the blocks below it in this model.
 
-        The model is also the one that has the other blocks as they were, see `logits`.
+        The same model also provides the unchanged blocks, see `logits`.
         """
         self.stack = stack
         with evaluating(self.stack.model):
@@ -59,16 +61,18 @@ class Prefix:
                 self._advance()
 
     def logits(self, rows: IntArray, stack: Stack) -> Tensor:
-        """Return the logits of the texts at `rows`, from the states on, by this model.
+        """Return the logits that this model computes from the states of the texts at `rows`.
 
-        Of several models in one pass, `rows` are the same for each, one after the other.
+        For several models in one pass, each has the same `rows`, one model after the other.
         """
         times = len(stack.members) if isinstance(stack, Stacked) else 1
         inputs = self._inputs_of(rows[: len(rows) // times])
         state = self._read(inputs).repeat(times, 1, 1)
         for index in range(self.layer, stack.depth):
-            own = stack.in_block[index] if isinstance(stack, Stacked) else 1
-            state = self._run(index, state, inputs, [(stack, own), (self.stack, times - own)])
+            members = stack.in_block[index] if isinstance(stack, Stacked) else 1
+            state = self._run(
+                index, state, inputs, [(stack, members), (self.stack, times - members)]
+            )
         if stack.readout == "all":
             return stack.finish(state, inputs.batch)
         return stack.finish(state.reshape(times, -1, stack.width)[:, inputs.order].flatten(0, 1))
@@ -78,15 +82,15 @@ class Prefix:
     ) -> Tensor:
         """Run a block, each model of `by` for the states of its number of members.
 
-        Of the last block, it is what the head reads.
+        For the last block, the result is the part of its output that the head reads.
         """
         parts = torch.split(state, [len(inputs.places) * members for _, members in by])
-        found = [
+        outputs = [
             self._run_alike(index, part, inputs, stack, members)
             for part, (stack, members) in zip(parts, by, strict=True)
             if members
         ]
-        return found[0] if len(found) == 1 else torch.cat(found)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def _run_alike(
         self, index: int, state: Tensor, inputs: "_Inputs", stack: Stack, members: int
@@ -101,7 +105,7 @@ class Prefix:
         return self._last.read(state, call, inputs.readout.repeat(members, 1), stack)
 
     def close(self) -> None:
-        """Give memory and file back."""
+        """Release memory and file."""
         self.states = torch.empty(0)
         self._inputs.clear()
         with suppress(OSError):
@@ -122,8 +126,8 @@ class Prefix:
 
     def _write(self, inputs: "_Inputs", state: Tensor) -> None:
         # Padding stands for a text's last token when read, and must not be written there.
-        found = state.to(self.states.device)[inputs.is_token]
-        self.states[inputs.places[inputs.is_token]] = found
+        tokens = state.to(self.states.device)[inputs.is_token]
+        self.states[inputs.places[inputs.is_token]] = tokens
 
     def _inputs_of(self, rows: IntArray) -> "_Inputs":
         key = rows.tobytes()
@@ -178,15 +182,15 @@ class Prefix:
 
 @dataclass(frozen=True)
 class _Inputs:
-    """The arguments of the blocks for a batch, and the places of its positions' states."""
+    """Arguments of the blocks for a batch, and the places of its positions' states."""
 
     places: Tensor
-    """(texts, tokens): texts of the batch, or long ones."""
+    """Places of the states, (texts, tokens); texts are those of the batch, or long ones."""
     is_token: Tensor
     """Whether a position is a token, (texts, tokens); false for padding."""
     calls: tuple[BlockCall, ...]
     readout: Tensor
-    """(texts, positions): those that are read, as many of each."""
+    """Positions that are read, (texts, positions), equally many for each text."""
     order: Tensor
     """Order of the texts of the batch among the read positions."""
     is_packed: bool

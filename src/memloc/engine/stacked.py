@@ -1,15 +1,15 @@
 """Stacks several classifiers of one kind: one forward pass runs the texts of all of them.
 
-A narrow model spends its time on calling small operations. Here K models share each call: their
-own forward pass runs on K times as many texts, one member's after another's, and every parameter
-is K parameters, so that what multiplies with weights does so member by member. Attention, masks
-and positions need nothing new. The members remain ordinary models: their parameters are views.
-Copies of one model may have weights of their own in some blocks alone; the others run through the
-model itself.
+A narrow model spends its time on calling small operations. Here K models share each call: their own
+forward pass runs on K times as many texts, ordered by member, and every parameter holds K
+parameters, so that products with weights are computed member by member. Attention, masks and
+positions need no change. The members remain ordinary models: their parameters are views. Copies of
+one model may have their own weights in some blocks only; the other blocks run through the model
+itself.
 
 `torch.func` (`stack_module_state` and `vmap`) does not fit: under `vmap` dropout draws from one
-generator, and here each member draws what it would draw alone; models of transformers branch on
-the values of masks, which `vmap` refuses; and members with fewer blocks or packed texts would need
+generator, and here each member draws what it would draw alone; models of transformers branch on the
+values of masks, which `vmap` refuses; and members with fewer blocks or packed texts would need
 passes of their own.
 """
 
@@ -44,22 +44,22 @@ from memloc.seeds import number, torch_seeded
 
 
 class CannotStack(ModelError):
-    """A model uses its weights in a way for which there is no rule here."""
+    """Raised when a model uses its weights in a way for which there is no rule here."""
 
 
 class Members(nn.Parameter):
     """One parameter of all members, (members, ...)."""
 
     own: Sequence[nn.Parameter] = ()
-    """Each member's, a view of it."""
+    """Each member's parameter, a view of this one."""
     by_text = True
-    """Whether a table is looked up for each text, and not once for all texts."""
+    """True if a table is looked up for each text, and not once for all texts."""
 
     @classmethod
     def __torch_function__(
         cls, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Follow the rules of the active forward pass, which works member by member."""
+        """Apply the rules of the active forward pass, which works member by member."""
         active = _ACTIVE.get()
         with torch._C.DisableTorchFunctionSubclass():
             if active is None:
@@ -73,7 +73,7 @@ class Members(nn.Parameter):
 
 
 class Stacked(Stack):
-    """Classifiers of the same architecture, one a member; batches hold as many texts of each."""
+    """Classifiers of one architecture, each a member; batches hold equally many texts of each."""
 
     def __init__(
         self,
@@ -81,11 +81,11 @@ class Stacked(Stack):
         beside: "Stacked | None" = None,
         in_block: Sequence[int] | None = None,
     ) -> None:
-        """Join models of one kind, which from then on are views of what is joined.
+        """Join models of one kind, which from then on are views of the joined parameters.
 
-        `beside` is a stack whose members have parameters in common with these, as with tasks that
-        learn on one body; both then have the same parameters of all. `in_block` says for each block
-        how many members, the first ones, have weights of their own there.
+        `beside` is a stack whose members share parameters with these, as for tasks that train one
+        body; shared parameters are joined once. `in_block` gives for each block the number of
+        members (the first ones) that have their own weights there.
         """
         first = members[0]
         self.members = tuple(members)
@@ -117,7 +117,7 @@ class Stacked(Stack):
             whole.share()
 
     def logits(self, batch: Batch) -> Tensor:
-        """(members * examples, classes), for the texts of one member after another's."""
+        """Return (members * examples, classes), for texts ordered by member."""
         mask = batch["attention_mask"]
         with self._together(mask) as mode:
             layout = self._layout(mask)
@@ -127,7 +127,7 @@ class Stacked(Stack):
                 return forward(self.model, batch)
 
     def prepare(self, batch: Batch) -> Prepared:
-        """Prepare a batch as one model does; arguments of blocks have a row for each text."""
+        """Prepare a batch as one model does; arguments of blocks have one row per text."""
         with self._together(batch["attention_mask"]):
             return super().prepare(batch)
 
@@ -154,7 +154,9 @@ class Stacked(Stack):
     def _packed_blocks(
         self, layout: Layout, positions: Tensor, mode: "_Together"
     ) -> list[Callable[..., Tensor]]:
-        """Blocks that run on long texts, each of several texts of one member, without padding."""
+        """Return blocks that run on long texts, each made of several texts of one member, without
+        padding.
+        """
         current = torch.empty(0)
         pack = layout.once()
 
@@ -175,7 +177,9 @@ class Stacked(Stack):
         return [partial(block, index) for index in range(self.depth)]
 
     def _together(self, given: Tensor, members: int | None = None) -> "_Together":
-        """`given` (texts, tokens): if it is an attention mask, each member's own length counts."""
+        """Return the rules for `rows` (texts, tokens); an attention mask gives each member's own
+        length.
+        """
         members = len(self.members) if members is None else members
         # Members of fewer blocks have drawn less when it comes to the head.
         alike = min(self.in_block) == len(self.members)
@@ -202,7 +206,7 @@ def together(
 
 
 def most_members(stack: Stack, device: torch.device) -> int:
-    """Return how many models like this one pass trains on a device, by width and memory."""
+    """Return how many models like this one pass can train on a device, by width and memory."""
     most = _fitting(stack, device)
     return most if most > 1 and can_stack(stack) else 1  # it is tried where there is room for it
 
@@ -220,7 +224,7 @@ def _fitting(stack: Stack, device: torch.device) -> int:
 
 
 class _Streams:
-    """Generators of the members' dropout, made when they are first asked for."""
+    """Generators of the members' dropout, made when they are first used."""
 
     def __init__(self, device: torch.device, seeds: Sequence[int]) -> None:
         self.device, self.seeds = device, seeds
@@ -245,7 +249,7 @@ _STREAMS: ContextVar[_Streams] = ContextVar("streams")
 
 @contextmanager
 def dropout_seeded(seeds: Sequence[int], device: torch.device, *names: str | int) -> Iterator[None]:
-    """Dropout from each member's own seed: it is what it would be if the member were alone."""
+    """Draw dropout from each member's own seed while active, as if each member were alone."""
     if len(seeds) == 1:
         with torch_seeded(seeds[0], *names):
             yield
@@ -258,11 +262,12 @@ def dropout_seeded(seeds: Sequence[int], device: torch.device, *names: str | int
 
 
 class _Together:
-    """While active, functions that meet stacked parameters, or draw, work member by member.
+    """Makes functions that meet stacked parameters, or draw, work member by member while active.
 
-    What meets a parameter comes here through its type. What draws is replaced where models look it
-    up: to be asked about every function of torch (a `TorchFunctionMode`) took a third of the time
-    of a forward pass. `can_stack` sees to it that a model draws in no other way.
+    Functions of parameters are intercepted through the parameters' type. Functions that draw are
+    replaced where models look them up: intercepting every function of torch (a `TorchFunctionMode`)
+    took a third of the time of a forward pass. `can_stack` checks that a model draws in no other
+    way.
     """
 
     def __init__(self, texts: int, tokens: int, lengths: Sequence[int], *, alike: bool) -> None:
@@ -283,7 +288,7 @@ class _Together:
 
     @contextmanager
     def packed(self, layout: Layout) -> Iterator[None]:
-        """While active, states are those of long texts, as many of one member as of another."""
+        """Expect states of long texts, equally many of each member, while active."""
         before = self.texts, self.tokens
         (self.texts, self.tokens), self.layout = layout.example.shape, layout
         try:
@@ -349,7 +354,7 @@ class _Together:
         return self.mul(functional.rms_norm(x, shape, None, eps), weight)
 
     def mul(self, x: Any, y: Any) -> Any:
-        """States times one factor a channel."""
+        """Multiply states by one factor per channel."""
         x, weight = (y, x) if type(x) is Members else (x, y)
         if type(weight) is not Members:
             return NotImplemented
@@ -388,7 +393,7 @@ class _Together:
         return (x.view(-1, *noise.shape) * noise).view(x.shape)
 
     def rand(self, *args: Any, **kwargs: Any) -> Any:
-        """Draw one number for all members, for models that may leave out layers and do not."""
+        """Draw one number for all members, for models that may leave out layers but do not."""
         streams = _STREAMS.get().get(shared=self.alike)
         # A stream draws on its own device only, and a model may ask for a number on the CPU.
         wanted = kwargs.pop("device", None) or "cpu"
@@ -396,10 +401,10 @@ class _Together:
         return drawn[0].to(wanted)
 
     def _noise(self, x: Tensor, keep: float) -> Tensor:
-        """(members, texts, ...) or, if it is the same again for others, of the first alone.
+        """Return dropout noise (members, texts, ...), or of the first members only if it repeats.
 
-        It is what each member would draw alone, where its texts are not packed and may be padded
-        less.
+        It is what each member would draw alone, with texts that are not packed and may have less
+        padding.
         """
         members = len(self.lengths)
         streams = _STREAMS.get().get(shared=self.alike)[:members]
@@ -422,7 +427,7 @@ class _Together:
         return noise.view(len(streams), -1, *x.shape[1:])
 
     def _packed(self, noise: Tensor, streams: int) -> Tensor:
-        """Noise for padded texts, for the long texts of so many members."""
+        """Rearrange noise for padded texts into noise for the long texts of this many members."""
         assert self.layout is not None
         texts = self.texts // len(self.lengths) * streams
         example, token = self.layout.example[:texts], self.layout.token[:texts]
@@ -441,7 +446,9 @@ class _Together:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Any:
-        """Attention with dropout, spelled out; without any it is torch's own."""
+        """Compute attention with dropout step by step; without dropout, torch's own function is
+        used.
+        """
         if dropout_p == 0:
             own = query, key, value, attn_mask, dropout_p, is_causal
             return _attention(*own, scale=scale, enable_gqa=enable_gqa)
@@ -466,7 +473,7 @@ _TOKEN_AXES = {3: (1,), 4: (2, 3)}
 class _PerMember:
     """A value that is the same for all texts of a member: positions, biases of attention.
 
-    Whatever is done with it is done for each member, until it meets the states of texts.
+    Operations on it are done for each member, until it is combined with the states of texts.
     """
 
     def __init__(self, values: Sequence[Any], texts: int) -> None:
@@ -496,7 +503,7 @@ class _PerMember:
         return _PerMember(values, self._rows) if isinstance(values[0], Tensor) else values[0]
 
     def by_text(self, ndim: int) -> Tensor:
-        """Return one row per text, with as many dimensions as the tensor that it meets."""
+        """Return one row per text, with as many dimensions as the tensor it is combined with."""
         each = self._rows // len(self._values)
         found = [v.reshape(*[1] * (ndim - v.ndim), *v.shape) for v in self._values]
         return torch.cat([v.expand(self._rows, *v.shape[1:])[:each] for v in found])
@@ -536,7 +543,7 @@ _HARMLESS = {
 
 
 class _Watch(TorchFunctionMode):
-    """Notes the tables that are looked up, and how many rows they are asked for."""
+    """Records the tables that are looked up, and the number of rows looked up in each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -551,14 +558,14 @@ class _Watch(TorchFunctionMode):
 
 
 def _shared_tables(stack: Stack) -> list[int]:
-    """Tables (by identity) that are looked up once for all texts, seen on two texts."""
+    """Return the tables (by identity) that are looked up once for all texts, tried on two texts."""
     with torch.no_grad(), undropped(stack.model), _Watch() as watch:
         stack.logits(batch := sample_batch(stack.model))
     return [key for key, rows in watch.rows.items() if rows != len(batch["input_ids"])]
 
 
 def can_stack(stack: Stack) -> bool:
-    """Return whether a model's numbers stay the same in a stack, tried on two changed copies."""
+    """Return whether a model computes the same numbers in a stack, tried on two changed copies."""
     if stack.readout == "all" or not stack.pads:
         return False
     names = tuple(name for name, _ in stack.model.named_parameters())  # adapters', too
@@ -594,7 +601,7 @@ def _tried(stack: Stack) -> bool:
 
 
 def _draws_otherwise(stack: Stacked, batch: Batch) -> bool:
-    """Return whether a forward pass in training draws numbers that are not each member's own."""
+    """Return whether a training forward pass draws numbers that are not each member's own."""
     stack.model.train()
     with torch.no_grad(), dropout_seeded([0, 1], stack.device, "tried"):
         before = _generator_states(stack.device)
@@ -609,7 +616,7 @@ def _generator_states(device: torch.device) -> list[Tensor]:
 
 
 def _changed(stack: Stack) -> Stack:
-    """A copy with other weights, in the mode in which nothing is dropped."""
+    """Return a copy of the model with other weights, without dropout."""
     changed = stack.copied()
     changed.model.eval()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Half-done trainings: everything that is needed to continue one to the same bits."""
+"""States of unfinished trainings: everything needed to continue one to the same bits."""
 
 import json
 import zlib
@@ -19,16 +19,23 @@ from memloc.store.memo import Format, recall
 from memloc.store.records import as_stored
 
 UNREADABLE = (SafetensorError, OSError, KeyError, ValueError, TypeError)
-"""The errors that reading a damaged state may raise."""
+"""Errors that reading a damaged state may raise."""
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 Snapshot = tuple[dict[str, Any], dict[str, torch.Tensor]]
-"""The note of a state about its training, and its tensors by name."""
+"""Facts about a training, and its tensors by name."""
 
 
 def save_state(path: Path, objectives: Sequence[Objective], curves: Curves, key: str) -> None:
-    """Keep all that training needs to continue: weights, AdamW's moments, counters."""
+    """Save all that a training needs to continue: weights, AdamW's moments, counters.
+
+    Args:
+        path: File of the state.
+        objectives: Objectives with their optimisers.
+        curves: Measurements so far.
+        key: Cache key of everything that decides the training.
+    """
     tensors: dict[str, torch.Tensor] = {}
     for objective in objectives:
         for name, parameter in objective.tensors.items():
@@ -40,9 +47,9 @@ def save_state(path: Path, objectives: Sequence[Objective], curves: Curves, key:
 
 
 def load_state(path: Path, objectives: Sequence[Objective], key: str) -> Curves:
-    """Put a kept state back into the objectives, and return what was measured so far.
+    """Restore a saved state into the objectives, and return the measurements so far.
 
-    Without a state that is whole and has this key, training begins at the start.
+    If no whole state with this key exists, training begins at the start.
     """
     kept = recall(path, key, STATE)
     if kept is None:
@@ -79,32 +86,32 @@ def _read(path: Path) -> tuple[Snapshot, str]:
 
 
 STATE = Format(_write, _read)
-"""A note and tensors in one safetensors file, with a checksum of both and the key."""
+"""Format of a state: one safetensors file with facts, tensors, a checksum of both and the key."""
 
 
 def epochs_done(path: Callable[..., Path], names: Sequence[str]) -> dict[str, int]:
     """Return the number of finished epochs of each model whose training was interrupted.
 
-    A model may have been trained in one pass with the others or alone. A state that is missing or
-    damaged has no epochs.
+    A model may have been trained in one pass with the others or alone. A missing or damaged state
+    counts as no epochs.
     """
-    found: dict[str, int] = {}
+    epochs: dict[str, int] = {}
     for group in ([name] for name in names), [[*names]]:
         for some in group:
             with suppress(*UNREADABLE), safe_open(path(*some), framework="pt") as file:
                 curves: Curves = json.loads(file.metadata()["memloc"])["curves"]
-                found |= {name: len(rows) for name, rows in curves.items()}
-    return found
+                epochs |= {name: len(rows) for name, rows in curves.items()}
+    return epochs
 
 
 def _checksum(note: str, tensors: Mapping[str, torch.Tensor]) -> str:
     """Return a checksum of the note and of the tensors by name, type, shape and values."""
-    found = zlib.crc32(note.encode())
+    checksum = zlib.crc32(note.encode())
     for name, tensor in sorted(tensors.items()):
-        found = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), found)
+        checksum = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), checksum)
         values = tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy()
-        found = zlib.crc32(values.data, found)
-    return f"{found:08x}"
+        checksum = zlib.crc32(values.data, checksum)
+    return f"{checksum:08x}"
 
 
 @torch.no_grad()

@@ -1,1 +1,1 @@
-"""Everything that is kept: paths, whole files, records, locks, identities."""
+"""Everything on disk: paths, whole files, records, locks, identities."""

@@ -1,7 +1,7 @@
 """Writes files and folders whole or not at all, also when the power is cut.
 
-A file or folder is written as a draft next to its place, synced to disk, renamed, and then the
-folder around it is synced. Until that has happened, readers see what was there before.
+A file or folder is written as a draft next to its place, synced to disk and renamed, and then the
+folder around it is synced. Until then, readers see the previous version.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ _UNSUPPORTED = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EPERM}
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a draft, which becomes `path` when the block ends well and is removed otherwise."""
+    """Yield a draft file; it becomes `path` if the block succeeds and is removed otherwise."""
     with _draft_of(path) as draft:
         os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         yield draft
@@ -36,7 +36,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Yield a draft of a folder; a folder that is there already is whole until it is replaced."""
+    """Yield a draft folder; an existing folder stays whole until the draft replaces it."""
     with _draft_of(path) as draft:
         draft.mkdir()
         yield draft
@@ -50,7 +50,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _draft_of(path: Path) -> Iterator[Path]:
-    """Yield the name of a draft of `path` and remove it at the end; errors are explained."""
+    """Yield the name of a draft of `path` and remove it at the end; explain errors."""
     if not path.name:
         raise StoreError(f"Cannot write {path}: it is a folder that is there. Give a name.")
     draft = new_draft(path)
@@ -65,34 +65,34 @@ def _draft_of(path: Path) -> Iterator[Path]:
 
 
 def new_draft(path: Path) -> Path:
-    """Return a random name next to `path` that marks a draft of memloc."""
+    """Return a random name next to `path` that is recognised as a draft of memloc."""
     return path.with_name(f".memloc-{secrets.token_hex(8)}.part")
 
 
 def is_draft(path: Path) -> bool:
-    """Return whether a path is one of memloc's drafts, or in one."""
+    """Return whether a path is one of memloc's drafts, or inside one."""
     return any(_DRAFT.fullmatch(part) for part in path.parts)
 
 
 def drafts_in(folder: Path) -> list[Path]:
-    """List the drafts below a folder, without those inside another draft."""
-    found: list[Path] = []
+    """Return the drafts below a folder, without those inside another draft."""
+    drafts: list[Path] = []
     for place, folders, files in os.walk(folder):
-        found += [Path(place, name) for name in (*folders, *files) if _DRAFT.fullmatch(name)]
+        drafts += [Path(place, name) for name in (*folders, *files) if _DRAFT.fullmatch(name)]
         folders[:] = [name for name in folders if not _DRAFT.fullmatch(name)]
-    return found
+    return drafts
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, so that a power cut does not take them away."""
-    missing = [each for each in (path, *path.parents) if not each.exists()]
+    """Create a folder and its parents in a way that survives a power cut."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
-    for each in missing:
-        sync(each.parent)
+    for folder in missing:
+        sync(folder.parent)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link or a folder if it is there: at once by its name, then file by file."""
+    """Remove a file, a link or a folder if it exists: first its name at once, then file by file."""
     draft = path if _DRAFT.fullmatch(path.name) else new_draft(path)
     try:
         if draft != path:
@@ -106,9 +106,9 @@ def remove(path: Path) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Refuse a path at which nothing can be written, before work begins; nothing is left there."""
-    there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
-    draft = new_draft(there / "draft")
+    """Refuse, before work begins, a path at which nothing can be written; nothing is left there."""
+    parent_folder = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    draft = new_draft(parent_folder / "draft")
     try:
         draft.mkdir()
         draft.rmdir()
@@ -136,9 +136,9 @@ def sync(path: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Let two paths swap their contents; both have to exist.
+    """Swap the contents of two existing paths.
 
-    Where the system or the file system cannot do that at once (on network drives, for example),
+    If the system or the file system cannot do that at once (on network drives, for example),
     `other` is absent for a moment, and absent for good if the process ends just then.
     """
     if not _exchanged_at_once(one, other):
@@ -174,7 +174,7 @@ def _sync_all(folder: Path) -> None:
 
 
 def _delete(path: Path) -> None:
-    """Delete a draft; a link is removed, and what it points to stays."""
+    """Delete a draft; a link is removed, and its target stays."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

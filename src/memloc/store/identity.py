@@ -1,7 +1,7 @@
-"""Hashes contents of weights and files: what is reused is known by them, never by its path.
+"""Hashes the contents of weights and files, which identify what can be reused, unlike paths.
 
-Training, results, steps of a study and half-done work are used again only where the hash of what
-decides them is the same.
+Trainings, results, steps of a study and unfinished work are reused only if the hash of everything
+that decides them is the same.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ def hash_weights(named: "Iterable[tuple[str, Tensor]]") -> str:
 
 
 def hash_files(files: Iterable[Path]) -> str:
-    """Return the hash of files by name, size and contents, wherever they are."""
+    """Return the hash of files by name, size and contents, independent of their folder."""
     digest = hashlib.sha256()
     for path in files:
         size = path.stat().st_size
@@ -53,24 +53,28 @@ def _read(path: Path) -> bytes:
 
 
 LARGE = 2**10
-"""Bytes from which on the hash of a file is remembered as long as its times and size stay."""
+"""Size in bytes from which on a file's hash is remembered while its times and size stay the
+same.
+"""
 SETTLED = 0.1
-"""Seconds after which another change of a file has another time."""
+"""Seconds after which another change of a file is sure to change its time."""
 
 
 MODEL_FILES = (
     *("*.safetensors*", "pytorch_model*", "adapter_*", "config.json"),
     *("*token*", "*vocab*", "merges.txt", "*.model"),
 )
-"""The files of a model's folder that decide what it does; logs and results may lie next to them."""
+"""Patterns of the files in a model's folder that decide what it computes, unlike logs or
+results.
+"""
 
 
 def hash_checkpoint(folder: Path) -> str:
-    """Return the hash of the files in a model's folder that decide what the model does."""
+    """Return the hash of the files in a model's folder that decide what the model computes."""
     return hash_files(model_files(folder))
 
 
 def model_files(folder: Path) -> list[Path]:
-    """Return the files in a model's folder that decide what the model does, by name."""
+    """Return the files in a model's folder that decide what the model computes, sorted by name."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
     return [path for path in files if any(map(path.match, MODEL_FILES))]

@@ -1,4 +1,6 @@
-"""One process at a time in a folder: a lock that a dead process does not keep, and a heartbeat."""
+"""A lock for one process at a time in a folder, with a heartbeat; a dead process does not keep
+it.
+"""
 
 import os
 import socket
@@ -20,25 +22,25 @@ from memloc.store.records import read_json, write_json
 BEAT = 5.0
 """Seconds between two heartbeats."""
 SILENT = 60.0
-"""Seconds without one, by the clock of whoever watches, until a process elsewhere counts as dead.
+"""Seconds without a heartbeat, on the observer's clock, until a remote process counts as dead.
 
 Clocks of two machines are never compared: one may be minutes behind the other.
 """
 PATIENCE = 20.0
-"""Seconds to wait until the steps of a process that was killed are gone, too."""
+"""Seconds to wait until the steps of a killed process have ended as well."""
 
 
 @dataclass(frozen=True)
 class Lock:
-    """A kind of lock, and the sentence that a second process is refused with."""
+    """A kind of lock, with the error message for a second process."""
 
     place: str
     """Beginning of the names of the lock's two files in the folder."""
     sentence: str
     alone: bool
-    """Whether all work is done by the process that has the lock, and by none that it starts."""
+    """True if the process that has the lock does all work itself, without child processes."""
     watched: bool
-    """Whether a process on another machine is watched for `SILENT` seconds before it is refused."""
+    """True if a process on another machine is watched for `SILENT` seconds before it is refused."""
 
 
 STUDY = Lock(
@@ -55,22 +57,24 @@ RUN = Lock(
 )
 
 _held: dict[Path, float] = {}
-"""The locks that this process has, each with its last heartbeat; it may take them again."""
+"""Locks of this process, each with its last heartbeat; the process may take them again."""
 _seen: dict[Path, tuple[dict[str, Any], float]] = {}
-"""The records of other machines as this process last saw them, and since when by its own clock."""
+"""Records of other machines as last seen, and since when on this process's clock."""
 _patience: ContextVar[float] = ContextVar("patience", default=0.0)
 
 
 def patient(seconds: float) -> AbstractContextManager[None]:
-    """While active, a lock that another process has is waited for this many seconds."""
+    """Wait up to this many seconds for a lock that another process has, while active."""
     return during(_patience, seconds)
 
 
 @contextmanager
 def locked(folder: Path, lock: Lock) -> Iterator[Callable[..., None]]:
-    """`with locked(folder, RUN): ...`, or `with locked(folder, STUDY) as beat: ... beat({...})`.
+    """Hold a folder's lock while active; the yielded function records a heartbeat with facts.
 
-    The steps of a study inherit its lock: whoever takes it over finds none of them still at work.
+    For example `with locked(folder, RUN): ...`, or `with locked(folder, STUDY) as beat: ...
+    beat({...})`. The steps of a study inherit its lock, so a process that takes it over finds no
+    step at work.
     """
     path = (Path(folder) / lock.place).resolve()
     if path in _held:
@@ -96,7 +100,7 @@ def locked(folder: Path, lock: Lock) -> Iterator[Callable[..., None]]:
 
 
 def _beat(path: Path, facts: Mapping[str, Any], *, now: bool = False) -> None:
-    """Record that this process is alive, with facts about its work; seldom, unless `now`."""
+    """Record a heartbeat with facts about the work; at most every few seconds, unless `now`."""
     if now or time.monotonic() - _held[path] >= BEAT:
         _held[path] = time.monotonic()
         about = {"pid": os.getpid(), "host": socket.gethostname(), "beat": time.time()}
@@ -110,7 +114,7 @@ def _keep_beating(path: Path, ended: threading.Event) -> None:
 
 
 def _taken(folder: Path, lock: Lock) -> int:
-    """Wait for the lock, and take it: the open file that holds it."""
+    """Wait for the lock and take it; return the open file that holds it."""
     began = time.monotonic()
     first = who_runs(folder, lock)
     while True:
@@ -132,7 +136,7 @@ def _taken(folder: Path, lock: Lock) -> int:
 
 
 def _refusal(folder: Path, lock: Lock, other: Mapping[str, Any] | None, *, is_unsure: bool) -> str:
-    """Say who has the lock, and how to go on where that process may be dead."""
+    """Return a message on who has the lock, and what to do if that process may be dead."""
     who = f"process {other['pid']} on {other['host']}" if other else "another process"
     refusal = lock.sentence.format(folder=folder, who=who)
     if is_unsure:
@@ -163,14 +167,14 @@ def _flocked(path: Path) -> int | None:
 
 
 def refuse_if_busy(folder: Path, lock: Lock) -> None:
-    """Say before any work that another process has the lock."""
+    """Refuse, before any work, a folder that another process has locked."""
     if who_runs(folder, lock) is not None:  # it, or one with the number of a dead one
         with locked(folder, lock):
             pass
 
 
 def is_free(folder: Path, lock: Lock) -> bool:
-    """Return whether the lock is free: a process that was killed may still be listed as alive."""
+    """Return whether the lock is free, even if a killed process is still listed as alive."""
     try:
         refuse_if_busy(folder, lock)
     except StoreError:
@@ -179,7 +183,7 @@ def is_free(folder: Path, lock: Lock) -> bool:
 
 
 def who_runs(folder: Path, lock: Lock) -> dict[str, Any] | None:
-    """Return what the process that has a folder's lock says of itself, unless it is dead.
+    """Return the record of the process that has a folder's lock; None if it is dead.
 
     A process on another machine counts as dead when this process has seen the same record for
     `SILENT` seconds.

@@ -1,7 +1,7 @@
-"""Keeps what was computed and uses it again: the only cache, with one rule for its keys.
+"""Stores computed values and reuses them: the only cache, with one rule for its keys.
 
-Whatever is kept has a key of all that decides it. It is used again if it is there, whole,
-unchanged and has the key that is asked for; otherwise it is made anew.
+Every stored value has a key made from everything that decides it. It is reused if it is whole,
+unchanged and has the requested key; otherwise it is computed again.
 """
 
 import hashlib
@@ -26,14 +26,16 @@ T = TypeVar("T")
 
 
 class Maker(NamedTuple):
-    """Name of the code that computes a thing, with a version: raised when results change."""
+    """Name and version of the code that computes a value; the version is raised when results
+    change.
+    """
 
     name: str
     version: int
 
 
 def key(maker: Maker, decided_by: Mapping[str, Any]) -> str:
-    """Return the key of a finished thing, as 16 hexadecimal digits.
+    """Return the cache key of a finished value, as 16 hexadecimal digits.
 
     A finished run or result stays valid when a library is updated; its record names the versions.
     """
@@ -41,7 +43,7 @@ def key(maker: Maker, decided_by: Mapping[str, Any]) -> str:
 
 
 def unfinished_key(maker: Maker, decided_by: Mapping[str, Any]) -> str:
-    """Return the key of a part of a result, in which library versions must not be mixed."""
+    """Return the cache key of a part of a result, which must not mix library versions."""
     return _digest({"finished": key(maker, decided_by), "libraries": versions()})
 
 
@@ -52,12 +54,12 @@ def _digest(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Format(Generic[T]):
-    """How a kind of thing and its key are kept in a file or folder."""
+    """How values of one kind are written to and read from a file or folder, with their key."""
 
     write: Callable[[Path, T, str], None]
-    """Writes the thing and its key, whole or not at all."""
+    """Function that writes a value and its key, whole or not at all."""
     read: Callable[[Path], tuple[T, str]]
-    """Returns the thing and its key; a damaged one is a StoreError."""
+    """Function that returns a value and its key; it raises StoreError for a damaged one."""
 
 
 def memo(
@@ -67,34 +69,36 @@ def memo(
     form: Format[T],
     reused: Callable[[], None] = lambda: None,
 ) -> T:
-    """Return what is kept at a path if it has this key, else make it and keep it.
+    """Return the value stored at a path if it has this key; otherwise compute and store it.
 
     Args:
-        path: the file or folder.
-        key: the key of what is asked for, by `key` or `unfinished_key`.
-        make: computes the thing.
-        form: how the thing is written and read.
-        reused: called if nothing had to be made.
+        path: The file or folder.
+        key: Key of the requested value, made by `key` or `unfinished_key`.
+        make: Function that computes the value.
+        form: Format in which the value is written and read.
+        reused: Function called if the stored value is used.
     """
     kept = recall(path, key, form)
     if kept is not None:
         reused()
         return kept
-    made = make()
-    form.write(path, made, key)
-    return made
+    value = make()
+    form.write(path, value, key)
+    return value
 
 
 def recall(path: Path, key: str, form: Format[T]) -> T | None:
-    """Return what is kept at a path if it is whole, unchanged and has this key."""
+    """Return the value stored at a path if it is whole, unchanged and has this key; otherwise
+    None.
+    """
     if not path.exists():
         return None
     try:
-        value, found = form.read(path)
+        value, stored_key = form.read(path)
     except StoreError as error:
         tell(f"Made again: {error}")
         return None
-    return value if found == key else None
+    return value if stored_key == key else None
 
 
 def _write_record(path: Path, value: dict[str, Any], key: str) -> None:
@@ -128,8 +132,8 @@ _BROKEN = (
     *(OSError, ValueError, LookupError, EOFError, RuntimeError, TypeError, AttributeError),
     *(zipfile.BadZipFile, zlib.error),
 )
-"""Exceptions that numpy raises for a damaged file; which of them depends on the damage."""
+"""Exceptions that numpy raises for a damaged file; the kind depends on the damage."""
 RECORD = Format(_write_record, _read_record)
-"""A JSON object; a float comes back as it was."""
+"""Format of a JSON object; floats are restored exactly."""
 ARRAYS = Format(_write_arrays, _read_arrays)
-"""Arrays by name, in numpy's own format, which has a checksum of each."""
+"""Format of arrays by name: numpy's own, which has a checksum of each array."""

@@ -1,4 +1,4 @@
-"""Every file and folder that memloc writes, by its place."""
+"""Names of all files and folders that memloc writes."""
 
 from pathlib import Path
 
@@ -6,18 +6,18 @@ OUTCOMES = "outcomes.parquet"
 STUDY = "study.yaml"
 RUN, LABELS, TRAINING, CURVE = "run.json", "labels.parquet", "training.parquet", "training.png"
 STATUS = "status.json"
-"""File next to a run's record that says what became of the run."""
+"""File next to a run's record with the outcome of the run so far."""
 LISTED = "files.json"
 """File in a repository of the hub that lists the run's files with their checksums."""
 ADOPTED = "adopted"
-"""Folder in a run from the hub with the weights that its owner had adopted."""
+"""Folder, in a run from the hub, of the weights that its owner had adopted."""
 CHECKPOINTS, RESULTS, WORK = "checkpoints", "results", "work"
 ABOUT, PROVENANCE = "about.json", "memloc.json"
 """Files in the folders of results and of weights that say how these were made."""
 ANY_TABLE = "*.parquet"
 STEPS, LOGS, CALIBRATION = "steps", "logs", "calibration.json"
 CONTROL = "control"
-"""The folder of a study with its planted runs."""
+"""Folder of a study's planted runs."""
 REPORT = "report"
 TRAINER, TRAINER_RECORD, PREDICTIONS = "memloc", "trainer.json", "predictions.parquet"
 """Folder in a Trainer's output folder, and the files in it, that `RunCallback` writes."""
@@ -30,25 +30,40 @@ PAGE = "index.html"
 
 
 def run_folder(out: Path, task: str, model: str, seed: int, depth: int | None = None) -> Path:
-    """Return the folder of a run below `out`; a model from a folder is called like the folder."""
+    """Return the folder of a run below `out`; a model from a folder has the folder's name.
+
+    Args:
+        out: Folder of all runs.
+        task: Name of the task.
+        model: Name or folder of the model.
+        seed: Seed of the run.
+        depth: Number of first layers used; all by default.
+    """
     name = Path(model).name + (f"-depth-{depth}" if depth else "")
     return out / task / name / f"seed-{seed}"
 
 
 def plant_folder(out: Path, run: Path, planted: str, *, null: bool) -> Path:
-    """Return the folder of a planted run; `run` is the folder of the same run without a plant."""
+    """Return the folder of a planted run.
+
+    Args:
+        out: Folder of the study.
+        run: Folder of the same run without a plant.
+        planted: Name of the plant.
+        null: Whether it is the plant's null.
+    """
     kind = "null" if null else "window"
     name = planted.replace("/", "_").replace(":", "-").replace(" ", "-")
     return out / CONTROL / run.relative_to(out) / f"{kind}-{name}"
 
 
 def checkpoint(run: Path, name: str) -> Path:
-    """Return the folder of weights that a run made."""
+    """Return the folder of weights that a run trained."""
     return run / CHECKPOINTS / name
 
 
 def epoch(number: int | str) -> str:
-    """Return the name of the weights kept after an epoch; `*` gives a pattern for all."""
+    """Return the name of the weights kept after an epoch; `*` gives a pattern for all epochs."""
     return f"epoch-{number}"
 
 
@@ -98,5 +113,5 @@ def kept_repairs(folder: Path, number: int) -> Path:
 
 
 def page(study: Path) -> Path:
-    """Return the page of the report."""
+    """Return the path of the report's page."""
     return study / REPORT / PAGE

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMAT = 3
-"""Version of the layout of files; files of another version are refused."""
+"""Version of the file layout; files of another version are refused."""
 NOTE, CHECKSUM = b"memloc", b"memloc checksum"
 """Keys of a Parquet footer: what was written about the table, and the checksum of the file."""
 DAMAGED = (
@@ -44,7 +44,7 @@ def write_json(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read what `write_json` wrote; a record that was changed since is refused."""
+    """Read a record that `write_json` wrote; refuse it if it has changed since."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -59,7 +59,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _checksum(record: Mapping[str, Any]) -> str:
-    """Return the checksum of a record's JSON text, however the file is indented."""
+    """Return the checksum of a record's JSON text, independent of indentation."""
     return f"{zlib.crc32(json.dumps(record).encode()):08x}"
 
 
@@ -98,9 +98,9 @@ def _table_checksum(pages: bytes, schema: "pa.Schema", note: bytes) -> bytes:
 
 
 def as_table(*parts: Any, columns: list[str] | None = None) -> Table:
-    """Make a table of columns by name or of rows, one part below another.
+    """Make a table from columns by name or from rows; several parts are concatenated.
 
-    `columns` are the names of the columns, where there may be no row.
+    `columns` are the names of the columns, needed where there may be no row.
     """
     import pandas as pd
 
@@ -108,7 +108,7 @@ def as_table(*parts: Any, columns: list[str] | None = None) -> Table:
 
 
 def read_table(path: Path) -> tuple[Table, dict[str, Any]]:
-    """Return a table and what was written about it."""
+    """Return a table and the facts that were written with it."""
     arrow = read_columns(path)
     with as_stored(path):
         return arrow.to_pandas(), json.loads(arrow.schema.metadata[NOTE])
@@ -121,7 +121,7 @@ def read_columns(
 ) -> "pa.Table":
     """Return some columns of a table, and the rows that pass all filters (as in pyarrow).
 
-    A table that was changed since memloc wrote it is refused.
+    A table that has changed since memloc wrote it is refused.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -155,12 +155,12 @@ def read_columns(
 
 
 _UNREADABLE = (OSError, ValueError, LookupError, TypeError, ArithmeticError, NotImplementedError)
-"""Exceptions that pyarrow raises for a damaged file; which of them depends on the damage."""
+"""Exceptions that pyarrow raises for a damaged file; the kind depends on the damage."""
 
 
 @contextmanager
 def as_stored(path: Path, todo: str = "delete it and run again") -> Iterator[None]:
-    """While active, errors about missing or mistyped contents of a file become one sentence."""
+    """Turn errors about missing or mistyped contents of a file into one sentence, while active."""
     try:
         yield
     except _MISFITS as error:
@@ -191,7 +191,7 @@ def _checked(path: Path, record: Any) -> dict[str, Any]:
 
 
 def as_path(given: object, what: str) -> Path:
-    """Return a path that a user gave; anything but a string or a path is refused."""
+    """Return a path that a user gave; refuse anything but a string or a path."""
     if isinstance(given, str | os.PathLike) and str(given):
         return Path(given)
     raise SettingsError(f"Give {what} as a string or path, not {shortened(repr(given))}.")

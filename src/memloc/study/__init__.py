@@ -1,1 +1,1 @@
-"""Experiments over many runs: what is planted, what is planned, and how it runs."""
+"""Studies of many runs: planning their steps, running them, and showing progress."""

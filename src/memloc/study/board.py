@@ -12,11 +12,11 @@ from memloc.study.plan import Plan, control_plan
 
 RECIPES = packaged(__file__)
 TYPICAL = Sizes(examples=96, noisy=14, depth=12, update=3.0, predict=1.0, probe=0.03)
-"""The sizes of a plant of the board, in forward passes instead of seconds."""
+"""Sizes of a plant of the board, with times in forward passes instead of seconds."""
 
 
 def board_plan(out: Path, named: Sequence[str], *, small: bool = False) -> Plan:
-    """Plan the plants of the board for these methods, or for all localisers of memloc.
+    """Plan the board's plants for these methods, or for all of memloc's localisers.
 
     A method may be named as `module:Class`, which needs no package that registers it.
     """
@@ -29,7 +29,7 @@ def board_plan(out: Path, named: Sequence[str], *, small: bool = False) -> Plan:
 
 
 def add_method(place: str) -> str:
-    """Make the method at `module:Class` known here and in child processes; return its name."""
+    """Register the method at `module:Class` here and in child processes; return its name."""
     name = load_given(place).name
     known = [each for each in os.environ.get(GIVEN, "").split(",") if each]
     os.environ[GIVEN] = ",".join(dict.fromkeys([*known, place]))
@@ -43,7 +43,7 @@ def cost(method: str) -> float:
 
 
 def _compared() -> list[str]:
-    """Return the localisers of other papers, which run only where they are named."""
+    """Return the localisers of other papers, which run only if they are named."""
     return [
         name
         for name, kind in methods().items()

@@ -1,10 +1,11 @@
-"""Measures how fast this machine trains and predicts, in a few seconds, and tells what work costs.
+"""Measures for a few seconds how fast this machine trains and predicts, and reports what work
+costs.
 
-A random model as wide as each of the study's takes a few updates on texts of the usual length.
-Narrow models are as deep as the real ones; of wide ones two layers stand for all. What counts is
-the processor's time on one thread. While other programs run, seconds by the clock say little, and
-threads that wait for each other without a core of their own use up more than they compute.
-Only one thread computes: a process in which torch has started threads cannot be copied.
+A random model as wide as each of the study's models makes a few updates on texts of the usual
+length. Narrow models are as deep as the real ones; for wide models two layers represent all. Time
+is the processor's time on one thread. While other programs run, clock time says little, and threads
+that wait for each other without a core of their own use up more than they compute. Only one thread
+computes: a process in which torch has started threads cannot be copied.
 """
 
 import time
@@ -58,7 +59,9 @@ Clock = Callable[[], float]
 UPDATES = 4
 """Number of timed updates, after one that is not timed."""
 LONGEST = 64
-"""Largest number of tokens of a timed text; wide models take time in proportion."""
+"""Largest number of tokens in a timed text; for longer texts, wide models take time in
+proportion.
+"""
 HEADS, VOCABULARY, PROBED = 4, 500, 200
 FOR_DEPTH, FEW = 2, 16
 """Layers of a wide model that are timed, and texts that it looks at."""
@@ -77,9 +80,15 @@ def calibrate(plan: Plan) -> dict[str, Any]:
 
 
 def tell_cost(folder: Path, run: Run, model: Classifier, left: Mapping[str, int]) -> None:
-    """Say the updates, time and disk of the trainings that are left, given their epochs.
+    """Report the updates, time and disk space of the remaining trainings.
 
-    The machine is measured for some seconds where `folder` does not say how fast it is.
+    The machine is measured for some seconds unless `folder` has its speed.
+
+    Args:
+        folder: Folder with measurements of this machine.
+        run: The run that is trained.
+        model: Its model.
+        left: Remaining epochs of each training.
     """
     vocabulary = getattr(model.model.config, "vocab_size", None) or 0
     shape = Shape(model.stack.depth, model.stack.width, vocabulary)
@@ -98,23 +107,25 @@ def tell_cost(folder: Path, run: Run, model: Classifier, left: Mapping[str, int]
 
 
 def _sizes(folder: Path, run: Run, shape: Shape) -> Sizes:
-    """Return the sizes of a run's model and data; an unknown speed is measured."""
+    """Return the sizes of a run's model and data; measure the machine's speed if it is unknown."""
     tokens, measured = tokens_of(run.task.train, run.record.task.name), measured_here(folder)
     if shape.name not in measured.speeds:
-        found = speed(shape, tokens, run.settings.finetune, run.device)
-        measured = keep(folder, {"speeds": {shape.name: found}})
+        measured_speed = speed(shape, tokens, run.settings.finetune, run.device)
+        measured = keep(folder, {"speeds": {shape.name: measured_speed}})
     return sizes_of(shape, run.settings, len(run.task.train), tokens, measured)
 
 
 def _about(work: float, shape: Shape) -> str:
-    """Say how long work takes, given its seconds on one thread, and how sure that is."""
+    """Return a phrase on how long work takes, from its seconds on one thread, and how certain that
+    is.
+    """
     seconds = on_cores(usable_threads(shape.width), work)
     range_ = around(seconds, UNSURE)
     return f"about {duration(seconds)} ({range_}; from a calibration alone)"
 
 
 def tell_cost_of_halves(pool: Pool, model: Classifier, models: int) -> None:
-    """Say the updates and time of models on halves that are not there yet."""
+    """Report the updates and time of the models on halves that are missing."""
     left = sorted({*range(1, models + 1)} - kept_halves(pool, models).keys())
     updates = sum(map(pool.updates, left))
     shape = Shape(model.stack.depth, model.stack.width, 0)
@@ -128,32 +139,32 @@ def tell_cost_of_halves(pool: Pool, model: Classifier, models: int) -> None:
 
 
 AT_ONCE = 30.0
-"""Seconds that methods on a narrow model may take without an estimate, which takes some itself."""
+"""Largest number of seconds of methods on a narrow model for which no estimate is made."""
 
 
 def tell_cost_of_methods(run: Run, methods: Sequence[Method]) -> None:
-    """Say how much time methods will take on a run, unless it is little."""
+    """Report how long methods will take on a run, unless it is short."""
     rough, shape = roughly(run), Shape(run.depth, run.record.width, 0)
     if shape.width < NARROW and sum(method.cost(rough) for method in methods) < AT_ONCE:
         return
-    found = speed(shape, tokens_of(run.task.train), run.settings.finetune, run.device)
+    seconds = speed(shape, tokens_of(run.task.train), run.settings.finetune, run.device)
     sizes = replace(
         rough,
-        update=found["update"] / found["batch"],
-        predict=found["predict"],
-        probe=found["probe"],
+        update=seconds["update"] / seconds["batch"],
+        predict=seconds["predict"],
+        probe=seconds["probe"],
     )
     threads = usable_threads(shape.width)
     costs = {method.name: on_cores(threads, method.cost(sizes)) for method in methods}
-    each = [f"{name} {duration(costs[name])}" for name in sorted(costs, key=costs.__getitem__)]
+    parts = [f"{name} {duration(costs[name])}" for name in sorted(costs, key=costs.__getitem__)]
     tell(
-        f"{listed(each)}: about {duration(sum(costs.values()))} in all (from a calibration alone). "
+        f"{listed(parts)}: about {duration(sum(costs.values()))} in all (from a calibration alone). "
         "What is finished is kept; name the methods you want if that is too long."
     )
 
 
 def tell_cost_of_repair(workshop: Workshop) -> None:
-    """Say how many models a repair compares, and how many updates and how much time that takes."""
+    """Report how many models a repair compares, with updates and time."""
     run, names = workshop.run, workshop.names
     shape, tokens = Shape(run.depth, run.record.width, 0), tokens_of(run.task.train)
     making, again = workshop.updates(names)
@@ -169,7 +180,7 @@ def tell_cost_of_repair(workshop: Workshop) -> None:
 
 
 def _tokens(step: Step, plan: Plan) -> float:
-    """Return the mean tokens of a text of a step's task; nothing is fetched."""
+    """Return the mean number of tokens per text of a step's task, without fetching anything."""
     run, name = plan.there.get(step.folder), step.spec.task.name
     if run is not None:
         return tokens_of(run.task.train, name)
@@ -180,7 +191,7 @@ def _tokens(step: Step, plan: Plan) -> float:
 
 
 def tokens_of(examples: Examples, task: str = "") -> float:
-    """Return the mean number of tokens of a text: 4/3 per word, one per word in embedded tasks."""
+    """Return the mean number of tokens per text: 4/3 per word, one per word in embedded tasks."""
     words = [len(" ".join(parts).split()) + len(parts) for parts in examples.parts[:500]]
     return float(np.mean(words)) * (1.0 if task.startswith("tiny-") else 4 / 3)
 
@@ -188,7 +199,13 @@ def tokens_of(examples: Examples, task: str = "") -> float:
 def speed(shape: Shape, tokens: float, training: FineTuneSettings, device: str) -> dict[str, float]:
     """Measure the seconds of an update, of a prediction and of a probe's epoch per example.
 
-    All are measured on one thread, with texts of about `tokens` tokens.
+    All are measured on one thread.
+
+    Args:
+        shape: Size of the model.
+        tokens: Mean number of tokens per text.
+        training: Settings of fine-tuning.
+        device: Device to measure.
     """
     is_narrow, length = shape.width < NARROW, max(4, min(LONGEST, round(tokens)))
     depth = shape.depth if is_narrow else FOR_DEPTH
@@ -262,4 +279,4 @@ TELL: dict[str, Callable[..., None]] = {
     "halves": tell_cost_of_halves,
     "repair": tell_cost_of_repair,
 }
-"""Functions that tell the cost of work, by the kind of work that `announce` is given."""
+"""Functions that report the cost of work, by the kind of work given to `announce`."""

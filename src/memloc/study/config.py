@@ -29,7 +29,7 @@ from memloc.store import paths
 from memloc.store.files import whole_file
 
 OF_ALL = ("verdict", "control", "agreement", "summary")
-"""Groups of settings that are about all runs of a study."""
+"""Groups of settings that apply to all runs of a study."""
 VARIED = ("models", "tasks", "seeds", "methods", "analyses", "overrides")
 """Keys that the entries of `also` may have."""
 Names = tuple[str, ...]
@@ -43,88 +43,90 @@ def _installed(purpose: Literal["localiser", "analysis"]) -> Names:
 
 
 class ControlBlock(Settings):
-    """The plants of a study; models and tasks that are not given are those of the main part."""
+    """Plants of a study; models and tasks default to those of the main part."""
 
     models: Names | None = Field(None, min_length=1)
     """Models in which memorisation is planted."""
     tasks: Names | None = Field(None, min_length=1)
-    """Tasks whose noise is planted; default: all but the auxiliary task."""
+    """Tasks whose noise is planted; by default all but the auxiliary task."""
     windows: Names = ()
     """Layers such as 6-7, 2+9 for separate ones, or 2-3/9-10 for two groups of noisy examples, each
     with layers of its own; default: the first, the middle and the last ones."""
     every: tuple[int, ...] = ()
     """Windows of these widths at every position."""
     methods: Names = Field(default_factory=partial(_installed, "localiser"))
-    """Localisers that look for the planted layers; those about labels skip plants of texts."""
+    """Localisers that are tried on the planted layers; those about labels skip plants of texts."""
     nulls: Literal["none", "middle", "all"] = "middle"
     """Windows that also get a null, the same run with nothing to memorise: the middle window of
-    each kind of plant, none or all."""
+    each kind of plant, none or all.
+    """
 
 
 class Study(Settings):
-    """The settings of a study: everything that `study.yaml` says."""
+    """Settings of a study: the contents of `study.yaml`."""
 
     preset: str = "paper"
-    """paper, reference or demo."""
+    """Preset of all settings: paper, reference or demo."""
     overrides: dict[str, Any] = Field(default_factory=dict)
     """Settings that differ from the preset, such as `finetune.epochs: 30`."""
     models: Names = Field((), min_length=1)
-    """Embedded names, hub names or folders (`./x` is next to the study's file)."""
+    """Models by embedded name, hub name or folder (`./x` is next to the study's file)."""
     tasks: Names = Field((), min_length=1)
-    """Names that `memloc tasks` lists, or those of `data`."""
+    """Tasks by the names that `memloc tasks` lists, or those of `data`."""
     data: dict[str, DataFile] = Field(default_factory=dict)
-    """Files of one's own, by the names that `tasks` uses."""
+    """The user's own files, by the names used in `tasks`."""
     seeds: Seeds = Field((1,), min_length=1)
     """Model seeds: order of the data, initial head, dropout."""
     methods: Names = Field(default_factory=partial(_installed, "localiser"))
-    """Localisers."""
+    """Localisers to apply to every run; by default all of memloc's own that run by default."""
     analyses: Names = Field(default_factory=partial(_installed, "analysis"))
-    """Analyses of the paper's section 5."""
+    """Analyses of the paper's section 5 to apply to every run; by default all."""
     runs: Names = ()
-    """Folders of runs in the study's folder that were made before, such as adopted ones."""
+    """Folders of existing runs in the study's folder, such as adopted ones."""
     also: tuple[dict[str, Any], ...] = ()
     """Further runs: for each entry the `models`, `tasks`, `seeds`, `methods`, `analyses` or
-    `overrides` that differ from the above."""
+    `overrides` that differ from the main part.
+    """
     control: ControlBlock | None = None
-    """Memorisation planted in known layers; default: none."""
+    """Plants in known layers; none by default."""
     report: bool = True
-    """Whether a page with everything is made at the end."""
+    """Whether a page with all results is written at the end."""
     examples: int | None = Field(None, ge=4)
-    """Train on a random sample of this many examples of each task; default: all."""
+    """Number of examples in a random sample of each task to train on; all by default."""
     depth: int | None = Field(None, ge=1)
-    """Use only the first layers of every model, this many; default: all."""
+    """Number of first layers of every model to use; all by default."""
     force: bool = False
     """Continue with runs that did not memorise their noisy labels; their results are marked."""
     data_folder: str | None = None
-    """Folder with the paper's tasks; default: the folder in MEMLOC_DATA, else the hub."""
+    """Folder with the paper's tasks; by default the folder in MEMLOC_DATA, else the hub."""
     device: str = "auto"
-    """auto, cpu, cuda or mps."""
+    """Device to compute on: auto, cpu, cuda or mps."""
     gpus: float = Field(1.0, gt=0)
-    """GPUs, or a share of one, that a step takes on a cluster that has some."""
+    """Number of GPUs, or share of one, that a step takes on a cluster that has GPUs."""
 
     @property
     def protocol(self) -> Protocol:
-        """Every constant of the method, as this study has it."""
+        """Return all settings of this study."""
         return preset(self.preset).replace(self.overrides)
 
     @property
     def parts(self) -> tuple["Study", ...]:
-        """The study itself, then one study for each entry of `also`, with all of its keys."""
+        """Return the study itself, then one complete study for each entry of `also`."""
         return self, *map(self._varied, self.also)
 
     def _varied(self, changes: Mapping[str, Any]) -> "Study":
         given = {name: value for name, value in changes.items() if value is not None}
-        if isinstance(own := given.get("overrides"), Mapping):
-            given["overrides"] = {**self.overrides, **own}
+        if isinstance(overrides := given.get("overrides"), Mapping):
+            given["overrides"] = {**self.overrides, **overrides}
         return Study.model_validate({**dict(self), "also": (), **given})
 
 
 EXAMPLES = ("demo", "small", "paper", "sequences")
-"""The studies that come with the package."""
+"""Names of the example studies in the package."""
 
 
 def init_study(example: str, folder: str | Path | None = None) -> Path:
-    """Write the files of an example into a folder, which becomes the study; return study.yaml."""
+    """Write an example's files into a folder, which becomes the study's; return its study.yaml."""
     if example not in EXAMPLES and folder is None and not nearest(example, EXAMPLES):
         raise UnknownName(
             f"No example study is called {shortened(repr(example))}: there are "
@@ -135,15 +137,15 @@ def init_study(example: str, folder: str | Path | None = None) -> Path:
     home = files("memloc.study").joinpath("examples")
     text = home.joinpath(f"{example}.yaml").read_text("utf-8")
     file = parse_study(text, Path(example if folder is None else folder))
-    for own in file.study.data.values():
-        if not (place := file.folder / own.file).exists():
+    for data_file in file.study.data.values():
+        if not (place := file.folder / data_file.file).exists():
             with whole_file(place) as draft:
-                draft.write_text(home.joinpath(own.file).read_text("utf-8"), "utf-8")
+                draft.write_text(home.joinpath(data_file.file).read_text("utf-8"), "utf-8")
     return write_study(text, file)
 
 
 def write_study(text: str, file: "StudyFile") -> Path:
-    """Write the file of a study, unless the same study is in the folder already."""
+    """Write the file of a study, unless the folder already has the same study."""
     if not file.path.is_file():
         with whole_file(file.path) as draft:
             draft.write_text(text, encoding="utf-8")
@@ -157,11 +159,11 @@ def write_study(text: str, file: "StudyFile") -> Path:
 
 @dataclass(frozen=True)
 class StudyFile:
-    """A study and its file, whose folder is the study's."""
+    """A study and its file, whose folder is the study's folder."""
 
     path: Path
     lines: dict[tuple[Hashable, ...], int]
-    """The line on which each value stands; none for a study that is not in a file yet."""
+    """Line number of each value; empty for a study that is not in a file yet."""
     study: Study = Study.model_validate({})  # noqa: RUF009 - frozen
 
     def problem(self, *key: Hashable, what: str) -> SettingsError:
@@ -176,7 +178,7 @@ class StudyFile:
 
     @contextmanager
     def at(self, *key: Hashable) -> Iterator[None]:
-        """While active, errors name this key and its line."""
+        """Add this key and its line to any error, while active."""
         try:
             yield
         except MemlocError as error:
@@ -201,12 +203,14 @@ class StudyFile:
         return self.folder / Path(name).expanduser()
 
     def path_of(self, name: str) -> str:
-        """Return a name, made a whole path if it begins with a dot: it is relative to the file."""
+        """Return a name; if it begins with a dot, return its absolute path, relative to the study's
+        file.
+        """
         return str((self.folder / name).resolve()) if name.startswith(".") else name
 
 
 def read_study(place: str | Path) -> StudyFile:
-    """Read the study in a folder, or in the file itself."""
+    """Read the study in a folder; the path of its file is accepted as well."""
     path = Path(place)
     if path.is_dir() or path.suffix not in {".yaml", ".yml"}:
         path = path / paths.STUDY
@@ -235,7 +239,7 @@ def parse_study(text: str, folder: Path) -> StudyFile:
 
 
 def checked_study(file: StudyFile, values: Mapping[str, Any]) -> StudyFile:
-    """Return the file with the study that these values describe, if they are all right."""
+    """Return the file with the study described by these values, after checking them."""
     place: tuple[Hashable, ...] = ()
     try:
         study = Study.model_validate(values)
@@ -303,20 +307,20 @@ def _note_lines(node: Any, place: tuple[Hashable, ...], file: StudyFile) -> None
 
 
 INNER: dict[Any, type[Settings]] = {"control": ControlBlock, "data": DataFile}
-"""Keys of a study whose values have keys of their own, and which."""
+"""Keys of a study whose values have keys of their own, and their settings."""
 
 
 def _explained(
     file: StudyFile, error: ValidationError, within: tuple[Hashable, ...] = ()
 ) -> SettingsError:
-    """Name the first value that was refused; `within` is where the checked values stand."""
+    """Return an error on the first refused value; `within` is the place of the checked values."""
     first = error.errors()[0]
     place = (*within, *(key for key in first["loc"] if key != "[key]"))
-    said = "it is missing." if first["type"] == "missing" else explained(first)
+    message = "it is missing." if first["type"] == "missing" else explained(first)
     if first["type"] == "extra_forbidden":
         kind = INNER.get(place[0], Study) if len(place) > 1 else Study
         try:
             lookup("key", str(place[-1]), kind.model_fields)
         except MemlocError as unknown:
-            said = str(unknown)
-    return file.problem(*place, what=said)
+            message = str(unknown)
+    return file.problem(*place, what=message)

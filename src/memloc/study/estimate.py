@@ -1,4 +1,4 @@
-"""Estimates the cost of a study: seconds, disk, memory, and how sure that is."""
+"""Estimates the cost of a study: time, disk, memory, and how certain the estimate is."""
 
 import math
 import platform
@@ -31,19 +31,24 @@ from memloc.study.records import StepRecord, Store
 UNSURE = 2.0
 """Factor by which an estimate without any finished step may be off (see the guide on studies)."""
 SURE = 1.2
-"""Lower bound of the factor by which an estimate is said to be off."""
+"""Lower bound of the factor by which an estimate may be off."""
 GAIN = 0.6
-"""Speed-up of a wide model by each thread beyond the first, in cores. Measured at width 384 on a
-quiet machine: two threads are 1.2× to 1.7× faster than one. Finished steps correct it."""
+"""Speed-up of a wide model by each thread beyond the first, in cores.
+
+Measured at width 384 on a quiet machine: two threads are 1.2× to 1.7× faster than one. Finished
+steps correct it.
+"""
 STOPPED = 10.0
-"""Ratio of clock time to processor time from which on a step counts as stopped: its process was
-halted, or the machine slept."""
+"""Ratio of clock time to processor time from which on a step counts as stopped.
+
+Its process was halted, or the machine slept.
+"""
 BASE = 700e6
-"""Bytes of a process that has loaded everything and no model yet (measured)."""
+"""Bytes of a process that has loaded all libraries but no model (measured)."""
 EARLY = 0.5
-"""Share of the epochs that are kept as early checkpoints (.33 to .47 in embedded models)."""
+"""Share of the epochs kept as early checkpoints (.33 to .47 in embedded models)."""
 USUAL_TOKENS = 48.0
-"""Tokens of a text, assumed for a task whose texts are not on this machine."""
+"""Assumed number of tokens per text for a task whose texts are not on this machine."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +57,16 @@ class Estimate:
 
     seconds: Mapping[str, float]
     memory: Mapping[str, float]
-    """Peak memory in bytes."""
+    """Peak memory of each step in bytes."""
     disk: Mapping[str, float]
-    """Bytes of the files that a step leaves."""
+    """Bytes of the files that each step leaves."""
     threads: Mapping[str, int]
     factor: float = UNSURE
     compared: int = 0
-    """Finished steps that the estimate was corrected by."""
+    """Number of finished steps that corrected the estimate."""
 
     def duration(self, seconds: Mapping[str, float], cores: int, jobs: int) -> float:
-        """Return the time until these steps are done, which share the cores."""
+        """Return the time until these steps are done when they share the cores."""
         work = sum(self.threads[name] * each for name, each in seconds.items())
         widest = max((self.threads[name] for name in seconds), default=1)
         return max([work / min(cores, jobs * widest), *seconds.values()])
@@ -93,7 +98,9 @@ class Calibration(Settings):
 
 
 def measured_here(folder: Path) -> Calibration:
-    """Read this machine's measurements in a folder; those of other machines do not count."""
+    """Return this machine's measurements stored in a folder; those of other machines are
+    ignored.
+    """
     with suppress(StoreError):  # a damaged one is measured again
         known = read_record(folder / paths.CALIBRATION, Calibration)
         if known.machine == machine():
@@ -102,7 +109,7 @@ def measured_here(folder: Path) -> Calibration:
 
 
 def keep(folder: Path, found: Mapping[str, Any]) -> Calibration:
-    """Add to what was measured on this machine; speeds of other models stay."""
+    """Add measurements of this machine to the stored ones; speeds of other models stay."""
     known = measured_here(folder).model_dump()
     known |= {**found, "speeds": {**known["speeds"], **found.get("speeds", {})}}
     write_json(folder / paths.CALIBRATION, known)
@@ -110,7 +117,7 @@ def keep(folder: Path, found: Mapping[str, Any]) -> Calibration:
 
 
 def estimate(plan: Plan, measured: Calibration, threads: Mapping[str, int]) -> Estimate:
-    """Estimate a plan from the calibration, corrected by the steps that are done."""
+    """Estimate the cost of a plan from the calibration, corrected by finished steps."""
     store, steps = Store(plan.file.folder), plan.steps.values()
     work = {step.name: _seconds(step, plan, measured) for step in steps}
     records = {s.name: r for s in steps if (r := store.record(s.name)) and r.state == "done"}
@@ -141,7 +148,9 @@ def on_cores(threads: int, seconds: float) -> float:
 
 
 def _busy(record: StepRecord) -> float:
-    """Return the seconds that a step would have taken with its cores to itself, never stopped."""
+    """Return the seconds that a step would have taken with its cores to itself and without
+    stops.
+    """
     used = record.seconds if record.processor is None else record.processor
     return max(1e-3, min(record.seconds, used))
 
@@ -153,12 +162,12 @@ def _pace(records: Iterable[StepRecord]) -> float:
 
 
 def around(seconds: float, factor: float) -> str:
-    """Say the range of a duration whose estimate may be off by this factor."""
+    """Return the range of a duration whose estimate may be off by this factor, in words."""
     return f"{duration(seconds / factor)} to {duration(seconds * factor)}"
 
 
 def disk_sentences(disk: float, folder: Path) -> list[str]:
-    """Say how much disk space results take, and whether it is free."""
+    """Return sentences on how much disk space results take, and whether it is free."""
     free = shutil.disk_usage(folder).free
     more = "THAT IS MORE THAN THERE IS: choose another folder or free space first."
     taken = f"Results will take {size(disk)} of disk; {size(free)} are free."
@@ -171,7 +180,9 @@ def size(count: float) -> str:
 
 
 def urgency(plan: Plan, seconds: Mapping[str, float]) -> dict[str, float]:
-    """Return, for each step, its seconds plus those of the longest step that waits for it."""
+    """Return, for each step, its seconds plus those of the longest chain of steps that waits for
+    it.
+    """
     found = dict(seconds)
     for step in plan.steps.values():
         if step.needs:
@@ -181,7 +192,7 @@ def urgency(plan: Plan, seconds: Mapping[str, float]) -> dict[str, float]:
 
 
 def _sort(step: Step) -> str:
-    """Return the sort of a step; steps of one sort are off by the same factor."""
+    """Return the sort of a step; estimates of steps of one sort are off by the same factor."""
     method = "" if step.action == "plant" else " ".join(step.methods)
     return f"{step.action} {method} {step.shape.width}"
 
@@ -189,7 +200,7 @@ def _sort(step: Step) -> str:
 def _factor(
     ratios: Mapping[str, list[float]], factors: Mapping[str, float], sorts: set[str]
 ) -> float:
-    """Return how far off finished steps were after correction; unseen sorts stay unsure."""
+    """Return how far off finished steps were after correction; unseen sorts stay uncertain."""
     off = [abs(math.log(r / factors[sort])) for sort, many in ratios.items() for r in many]
     if not off:
         return UNSURE
@@ -221,7 +232,15 @@ def _seconds(step: Step, plan: Plan, measured: Calibration) -> float:
 def sizes_of(
     shape: Shape, settings: RunSettings, examples: int, tokens: float, measured: Calibration
 ) -> Sizes:
-    """Return the sizes of a model and a task's training examples from the measurements."""
+    """Return the sizes of a model and a task's training examples from the measurements.
+
+    Args:
+        shape: Size of the model.
+        settings: Settings of the run.
+        examples: Number of training examples.
+        tokens: Mean number of tokens per text.
+        measured: Measurements of this machine.
+    """
     speed = measured.speeds[shape.name]
     read = min(tokens, settings.text.max_tokens)
     longer = 1.0 if shape.width < NARROW else read / speed.length
@@ -239,7 +258,14 @@ def sizes_of(
 def training_seconds(
     settings: RunSettings, sizes: Sizes, epochs: Mapping[str, int], auxiliary: int = 0
 ) -> float:
-    """Return the seconds of these epochs of each training, with `auxiliary` examples per epoch."""
+    """Return the seconds of these epochs of each training.
+
+    Args:
+        settings: Settings of the run.
+        sizes: Sizes of data and model.
+        epochs: Number of epochs of each training.
+        auxiliary: Number of examples per epoch of the auxiliary task.
+    """
     own, validation = settings.finetune, 0.25 * sizes.examples
     looking = (sizes.examples + validation) * sizes.predict / own.measure_every
     once = (sizes.examples + auxiliary) * sizes.update + looking

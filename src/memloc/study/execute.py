@@ -1,4 +1,4 @@
-"""Runs what is missing of a study, in dependency order, on any executor."""
+"""Runs the missing steps of a study, in order of dependency, on any executor."""
 
 import os
 import secrets
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from memloc.reporting.page import Report
 
 TICK = 0.5
-"""Seconds between two looks at how far everything is."""
+"""Seconds between two checks of progress."""
 
 
 def open_study(
@@ -42,8 +42,8 @@ def open_study(
 
     Args:
         place: Folder of the study, or its plan.
-        jobs: Number of steps at once; by default the number of cores.
-        only: Words that choose steps; steps that they need are done, too.
+        jobs: Number of parallel steps; by default the number of cores.
+        only: Words that choose steps; their dependencies are run, too.
         retry: Whether steps that failed before are repeated.
         on: `local` for processes of this machine, `ray` for a Ray cluster.
         address: Address of the cluster; by default the one that this machine is part of, or a new
@@ -66,7 +66,7 @@ def open_study(
 
 
 def page_of(study: "Execution") -> "Report | None":
-    """Return the report of a study; it is written anew if the study's file or a step is newer."""
+    """Return the report of a study, written anew if the study's file or a step is newer."""
     from memloc.reporting.page import read_report, write_report
 
     file, page = study.plan.file, paths.page(study.plan.file.folder)
@@ -84,7 +84,7 @@ def page_of(study: "Execution") -> "Report | None":
 
 
 def checked_jobs(jobs: int | None) -> int:
-    """Return the number of steps at once, at most one per core."""
+    """Return the number of parallel steps; refuse more than one per core."""
     there = cores()
     if jobs is not None and not 1 <= jobs <= there:
         raise SettingsError(
@@ -94,7 +94,7 @@ def checked_jobs(jobs: int | None) -> int:
 
 
 def estimate_study(plan: Plan, jobs: int | None = None) -> Estimate:
-    """Estimate each step; this machine is measured for some seconds if that was not done."""
+    """Estimate each step; if its speed is unknown, this machine is measured for some seconds."""
     threads = {s.name: threads_for(s, jobs or 1, cores()) for s in plan.steps.values()}
     measured = measured_here(plan.file.folder)
     if not {step.shape.name for step in plan.steps.values()} <= measured.speeds.keys():
@@ -105,7 +105,7 @@ def estimate_study(plan: Plan, jobs: int | None = None) -> Estimate:
 
 
 def noise_sentences(plan: Plan, names: Container[str]) -> list[str]:
-    """Say for every task of these steps how many labels are wrong, and how that is known."""
+    """Return, for every task of these steps, how many labels are wrong and how that is known."""
     found = dict[Hashable, str]()
     for step in plan.steps.values():
         run, spec = plan.there.get(step.folder), step.spec
@@ -119,7 +119,7 @@ def noise_sentences(plan: Plan, names: Container[str]) -> list[str]:
 
 
 def few_sentences(plan: Plan, names: Container[str]) -> list[str]:
-    """Warn of every task of these steps that has too few noisy examples for a verdict."""
+    """Return warnings for tasks of these steps with too few noisy examples for a verdict."""
     localised = {
         step.folder: step
         for step in plan.steps.values()
@@ -143,7 +143,9 @@ def cores() -> int:
 
 
 def threads_for(step: Step, jobs: int, there: int) -> int:
-    """Return a step's threads: one for narrow models, a fair share of the cores for others."""
+    """Return a step's number of threads: one for narrow models, a fair share of the cores for
+    others.
+    """
     if step.shape.width < NARROW:
         return 1
     return max(1, there // jobs)
@@ -151,7 +153,7 @@ def threads_for(step: Step, jobs: int, there: int) -> int:
 
 @dataclass
 class Execution:
-    """A study that is run: its chosen steps, their states and the executor."""
+    """A running study: its chosen steps, their states and the executor."""
 
     plan: Plan
     executor: Executor
@@ -159,21 +161,21 @@ class Execution:
     chosen: set[str]
     states: dict[str, State]
     retry: bool = False
-    """Whether steps that failed before are tried again."""
+    """Whether steps that failed before are repeated."""
     began: float = field(default_factory=time.time)
     waiting: list[str] = field(default_factory=list)
     submitted: dict[str, Step] = field(default_factory=dict)
-    """Steps that the executor has; on a cluster, some of them wait."""
+    """Steps given to the executor; on a cluster, some of them wait."""
     running: dict[str, float] = field(default_factory=dict)
-    """Steps that are at work, and when they were first seen to be."""
+    """Steps that are running, with the time they were first seen to be."""
     outcomes: dict[str, StepEnd] = field(default_factory=dict)
     """Outcomes of the steps that ended in this session."""
     blocked: dict[str, str] = field(default_factory=dict)
-    """Steps that cannot run, and the step that failed before."""
+    """Steps that cannot run, with the failed step they depend on."""
 
     @property
     def store(self) -> Store:
-        """The records of the steps."""
+        """Records of the steps."""
         return Store(self.plan.file.folder)
 
     def count(self, state: str) -> int:
@@ -199,7 +201,7 @@ class Execution:
         return self.expected((to_do - self.blocked.keys()) | self.submitted.keys())
 
     def run(self, watch: "Watcher" = lambda _study, _ended: None) -> "Execution":
-        """Do all that can be done; independent steps continue after a failure."""
+        """Run all steps that can run; independent steps continue after a failure."""
         with locked(self.plan.file.folder, STUDY) as beat:
             self.store.sweep()
             self.states = study_states(self.plan)
@@ -228,9 +230,9 @@ class Execution:
         return self
 
     def _to_do(self) -> list[str]:
-        """Return the steps to be done, those on which most depends first.
+        """Return the steps to run, those on which most depends first.
 
-        Plants stay in the plan's order, so that what is finished of them is balanced at any time.
+        Plants stay in the plan's order, so that finished ones are balanced at any time.
         """
         again = {"missing", "stale", "failed"} if self.retry else {"missing", "stale"}
         found = [n for n in self.plan.steps if n in self.chosen and self.states[n].name in again]
@@ -252,7 +254,7 @@ class Execution:
                 yield attempt
 
     def _look(self) -> None:
-        """Note the submitted steps that have begun."""
+        """Record the submitted steps that have begun."""
         for name, step in self.submitted.items():
             if name not in self.running and self.executor.is_at_work(step):
                 self.running[name] = time.time()
@@ -270,7 +272,7 @@ class Execution:
         return step.model_copy(update=facts)
 
     def _note(self, end: StepEnd) -> StepEnd:
-        """Keep the outcome of a step; it may be done although its process failed at the end."""
+        """Store the outcome of a step; it may be done although its process failed at the end."""
         name = end.step
         if end.reason:
             with suppress(StoreError):  # its process was ended in another step, perhaps
@@ -286,7 +288,7 @@ class Execution:
         return end
 
     def _facts(self) -> dict[str, object]:
-        """Return the progress of a study for `memloc status` in another terminal."""
+        """Return the study's progress for `memloc status` in another terminal."""
         return {
             "running": self.running,
             "queued": len(self.submitted) - len(self.running),
@@ -297,4 +299,4 @@ class Execution:
 
 
 Watcher = Callable[[Execution, StepEnd | None], None]
-"""Called with the study every half second, and with the outcome whenever a step has ended."""
+"""Function called with the study every half second, and with the outcome of each step that ends."""

@@ -21,7 +21,7 @@ from memloc.study.plan import Step
 from memloc.study.records import StepEnd, Store
 
 RETRIES = 3
-"""Number of times that a step is given to another worker of a cluster when its own is lost."""
+"""Number of times that a step is given to another worker when its worker is lost."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Child:
     pid: int
     pipe: int
     status: Callable[[], int]
-    """Waits for the end of the process and returns its status."""
+    """Function that waits for the end of the process and returns its status."""
 
     def end(self) -> StepEnd:
-        """Wait for the end of the process and return what it reported, or how it ended."""
+        """Wait for the end of the process; return the outcome it reported, or how it ended."""
         with os.fdopen(self.pipe, encoding="utf-8") as told:
             text = told.read()
         status = self.status()
@@ -51,10 +51,10 @@ class Child:
 
 
 class LocalExecutor:
-    """Runs at most `jobs` steps at once, on no more threads in all than there are cores.
+    """Runs at most `jobs` steps at once, with at most as many threads in all as there are cores.
 
-    Loading torch and transformers takes longer than a short step: this process loads them once,
-    and each step runs in a copy of it. Where that is not safe, each is a fresh process.
+    Loading torch and transformers takes longer than a short step: this process loads them once, and
+    each step runs in a copy of it. If copying is not safe, each step is a fresh process.
     """
 
     # The standard library's forkserver was tried in its place. It survives the kill test, too. But
@@ -67,7 +67,7 @@ class LocalExecutor:
         self._children: dict[int, Child] = {}
 
     def start(self) -> None:
-        """Load what every step needs, and the code of these types of models."""
+        """Load what every step needs, including the code of these model types."""
         if not can_copy():
             return
         for module in ("memloc.study.step", "pandas", "pyarrow.parquet"):
@@ -77,7 +77,9 @@ class LocalExecutor:
                 importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
 
     def has_room(self, step: Step) -> bool:
-        """Return whether there is a job and enough cores left; a step that needs all runs alone."""
+        """Return whether a job and enough cores are free; a step that needs all cores runs
+        alone.
+        """
         running = [child.threads for child in self._children.values()]
         room = sum(running) + step.threads <= self.cores
         return len(running) < self.jobs and (not running or room)
@@ -100,7 +102,7 @@ class LocalExecutor:
         self._children[child.pipe] = child
 
     def is_at_work(self, step: Step) -> bool:
-        """Return whether a step that was submitted has begun: here, all have."""
+        """Return whether a submitted step has begun: here, all have."""
         return any(child.name == step.name for child in self._children.values())
 
     def wait(self, seconds: float) -> list[StepEnd]:
@@ -109,7 +111,7 @@ class LocalExecutor:
         return [self._children.pop(pipe).end() for pipe in ready]
 
     def stop(self) -> None:
-        """End the steps that still run, each with all that it started."""
+        """End the running steps, each with all processes that it started."""
         for child in self._children.values():
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
@@ -142,9 +144,9 @@ def _fork() -> int:
 
 @contextmanager
 def _in_copy(step: Step) -> Iterator[None]:
-    """Be the process of a step, a copy of its parent; the process ends with the block.
+    """Run a step in this copy of its parent; the process ends with the block.
 
-    It leaves with `_exit`, so that nothing of its origin is run.
+    It leaves with `_exit`, so that no code of the parent runs.
     """
     status = 1
     try:
@@ -191,7 +193,7 @@ def _log(step: Step) -> TextIO:
 
 
 class RayExecutor:
-    """Gives every step to Ray, which finds the place for it.
+    """Gives every step to Ray, which finds a machine for it.
 
     Results come through the study's folder, which every machine sees under the same path.
     """
@@ -232,7 +234,7 @@ class RayExecutor:
         """Do nothing: the cluster is running."""
 
     def has_room(self, step: Step) -> bool:
-        """Say whether to submit a step: Ray queues some more than fit."""
+        """Return whether to submit a step: Ray queues a few more than fit."""
         busy = sum(other.threads for other in self._running.values())
         return not busy or busy + step.threads <= 2 * self.cores
 
@@ -266,11 +268,11 @@ class RayExecutor:
         return outcomes
 
     def is_at_work(self, step: Step) -> bool:
-        """Return whether a worker has begun a step; until then, Ray has it in its queue."""
+        """Return whether a worker has begun a step; until then it is in Ray's queue."""
         return Store(self.folder).owner(step.name).startswith(step.token)
 
     def stop(self) -> None:
-        """End whatever still runs, and leave the cluster."""
+        """End all running steps, and leave the cluster."""
         for reference in self._running:
             self._ray.cancel(reference, force=True)
         self._running.clear()
@@ -279,22 +281,24 @@ class RayExecutor:
 
 
 Executor = LocalExecutor | RayExecutor
-"""An executor of steps: it can start, say whether it has room, submit, wait and stop."""
+"""Runs steps: it can start, tell whether it has room, submit, wait and stop."""
 
 
 def best_machine(nodes: Sequence[Mapping[str, Any]], step: Step) -> dict[str, float]:
-    """Return the resources of the machine that suits a step best; more are never asked for."""
-    there: list[dict[str, float]] = [node["Resources"] for node in nodes if node["Alive"]]
+    """Return the resources of the machine that suits a step best, the most that may be
+    requested.
+    """
+    alive: list[dict[str, float]] = [node["Resources"] for node in nodes if node["Alive"]]
     wanted = {"GPU": step.gpus, "memory": step.memory, "CPU": step.threads}
     return max(
-        there,
+        alive,
         key=lambda has: [min(has.get(name, 0.0), most) for name, most in wanted.items()],
         default={},
     )
 
 
 def _do_on_worker(text: str) -> str:
-    """Carry out a step in a process of its own, which ends with the worker of a cluster."""
+    """Run a step in a process of its own, which ends with the cluster's worker."""
     step = Step.model_validate_json(text)
     # A token of its own: a worker that was given up, but is alive, ends its steps when it sees it.
     token = f"{step.token}-{secrets.token_hex(8)}"

@@ -26,19 +26,19 @@ from memloc.study.config import StudyFile
 
 DEVICES = dict.fromkeys(("auto", "cpu", "cuda", "mps"))
 TAKEN = (paths.CONTROL, paths.STEPS, paths.LOGS, paths.REPORT)
-"""Folders of a study that hold other things than a task's runs."""
+"""Folders of a study that hold other things than the runs of a task."""
 
 
 def check_names(file: StudyFile) -> None:
-    """Refuse what a study names and what does not exist or fit, with its line in the file."""
+    """Refuse names in a study that do not exist or fit, with their line in the file."""
     find: dict[str, Callable[[str], Any]] = {
         "tasks": lambda name: lookup("task", name, {**known_tasks(), **file.study.data}),
         "methods": lambda name: find_method(name, "localiser"),
         "analyses": lambda name: find_method(name, "analysis"),
         "models": partial(_check_model, file, {}),
     }
-    for name, own in file.study.data.items():
-        _check_data(file, name, own)
+    for name, data_file in file.study.data.items():
+        _check_data(file, name, data_file)
     for where, part in file.parts():
         for field, check in find.items():
             for i, name in enumerate(getattr(part, field, None) or ()):
@@ -88,11 +88,11 @@ class Shape:
     width: int
     vocabulary: int
     model_type: str = ""
-    """Type of the model, as transformers calls it, where it is known."""
+    """Type of the model in transformers; empty if unknown."""
 
     @property
     def name(self) -> str:
-        """The size as a key of a JSON object."""
+        """Size as a key of a JSON object."""
         return f"{self.depth}x{self.width}"
 
     @property
@@ -140,7 +140,7 @@ SIZES = (
     ("hidden_size", "n_embd", "dim", "d_model"),
     ("vocab_size",),
 )
-"""Names that configurations have for the number of layers, their width and the vocabulary."""
+"""Names of the number of layers, the width and the vocabulary size in configurations."""
 
 
 def _shape_in(name: str, path: Path) -> Shape:
@@ -161,7 +161,7 @@ def _shape_in(name: str, path: Path) -> Shape:
 
 
 def model_contents(name: str) -> str:
-    """Return the hash of a model's files; empty if the name says everything."""
+    """Return the hash of a model's files; empty if the name identifies them."""
     local = Path(name).expanduser()
     return "" if name in TINY or not local.is_dir() else hash_checkpoint(local)
 
@@ -174,14 +174,14 @@ def data_folder(file: StudyFile) -> Path | None:
 
 
 def task_spec(file: StudyFile, name: str, examples: int | None) -> TaskSpec:
-    """Describe a task that a study names, by the contents of its files and how they are read."""
-    own, folder = file.study.data.get(name), data_folder(file)
-    if own is not None:
-        places = [file.file_of(path).resolve() for path in own.paths]
-        read_as = key(Maker("data", 1), own.model_dump(exclude={"file", "held_out"}))
+    """Describe a task of a study by the contents of its files and how they are read."""
+    data_file, folder = file.study.data.get(name), data_folder(file)
+    if data_file is not None:
+        places = [file.file_of(path).resolve() for path in data_file.paths]
+        read_as = key(Maker("data", 1), data_file.model_dump(exclude={"file", "held_out"}))
         contents = f"{hash_files(places)} {read_as}"
         file_, *unseen = map(str, places)
-        data = own.model_copy(update={"file": file_, "held_out": next(iter(unseen), None)})
+        data = data_file.model_copy(update={"file": file_, "held_out": next(iter(unseen), None)})
         return TaskSpec(name=name, contents=contents, examples=examples, data=data)
     whole = name.removesuffix("-binary")
     if whole not in PAPER_TASKS or folder is None:
@@ -191,7 +191,9 @@ def task_spec(file: StudyFile, name: str, examples: int | None) -> TaskSpec:
 
 
 def check_files(file: StudyFile) -> None:
-    """Refuse files of one's own that cannot be read as the study says; reads them whole."""
+    """Refuse the user's own files that cannot be read as the study describes; they are read
+    whole.
+    """
     for name in file.study.data:
         with file.at("data", name):
             task_spec(file, name, file.study.examples).load(file.study.protocol.noise.seed)
@@ -203,7 +205,9 @@ def is_here(task: TaskSpec) -> bool:
 
 
 def noise_sentence(spec: RunSpec) -> str:
-    """Say how many labels of a run's task are wrong and how that is known; nothing is fetched."""
+    """Return how many labels of a run's task are wrong and how that is known, without fetching
+    it.
+    """
     if is_here(spec.task):
         with suppress(MemlocError):  # the step that trains on it will say what is wrong
             return f"{spec.task.name}: {spec.load_task().labels.summary()}"
@@ -223,7 +227,7 @@ def few_sentence(spec: RunSpec) -> str:
 
 @cache
 def training_examples(task: TaskSpec) -> int:
-    """Count a task's training examples in the sample that is used; own files are read."""
+    """Count a task's training examples, or those of its sample; the user's own files are read."""
     if task.data is not None:
         return len(task.load(1).train)
     text = known_tasks()[task.name].train_size.removeprefix("part of ")

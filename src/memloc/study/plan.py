@@ -1,6 +1,6 @@
 """Expands a study file into steps: inputs, cache keys, outputs.
 
-A step is a JSON value: the process that carries it out is handed it and plans nothing again.
+A step is a JSON value: the process that runs it receives it and plans nothing again.
 """
 
 import json
@@ -48,30 +48,30 @@ class Step(Settings):
     name: str
     action: Action
     spec: RunSpec
-    """The run that is made or looked at."""
+    """Spec of the run that is trained or analysed."""
     folder: str
-    """The folder of the run, in the study's folder."""
+    """Folder of the run, relative to the study's folder."""
     shape: Shape
     """Size of the model."""
     products: dict[str, dict[str, Any]]
     """Everything that decides each product of the step, by the name of the product."""
     removes: dict[str, tuple[str, ...]] = {}
-    """Files and folders to remove when what decides a product has changed, by product."""
+    """Files and folders to remove when a product's inputs have changed, by product."""
     outputs: tuple[str, ...]
-    """Files and folders in the study's folder that exist when the step is done."""
+    """Files and folders, relative to the study's folder, that exist when the step is done."""
     checkpoints: tuple[str, ...] = ()
     """Weights to train."""
     methods: dict[str, dict[str, Any]] = {}
-    """Methods to look at the run with, and their settings."""
+    """Methods to apply to the run, with their settings."""
     null: str = ""
-    """Folder of a plant's null, if it is made."""
+    """Folder of a plant's null; empty without one."""
     needs: str = ""
-    """Name of the step that trains the run."""
+    """Name of the step that trains the run; empty if none does."""
     reads: str = ""
-    """Cache key of the products that this step reads from it."""
+    """Cache key of the products that this step reads from that step."""
     verdict: VerdictSettings = VerdictSettings()
     force: bool = False
-    """Whether methods also look at a run that did not memorise its labels."""
+    """Whether methods also run if the labels were not memorised."""
     device: str = "auto"
     home: str = ""
     """Folder of the study."""
@@ -84,24 +84,24 @@ class Step(Settings):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything that decides the step, as it reads back from a record."""
+        """Everything that decides the step, in the form in which a record stores it."""
         made = {name: value for own in self.products.values() for name, value in own.items()}
         as_read: dict[str, Any] = json.loads(json.dumps(made))
         return as_read
 
     @property
     def method(self) -> str:
-        """Name of the method of a step that only looks at a run."""
+        """Name of the method of a step that analyses a run."""
         return next(iter(self.methods), "") if self.action in {"localise", "analyse"} else ""
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Folders of the run and, of a plant, of its null."""
+        """Folders of the run and, for a plant, of its null."""
         return (self.folder, self.null) if self.null else (self.folder,)
 
     @property
     def allowed(self) -> dict[str, Any]:
-        """Settings that decide whether the step may be done, and nothing of its results."""
+        """Settings that decide whether the step may run, but not its results."""
         if self.action not in {"localise", "analyse"}:
             return {}
         return {"force": self.force, **_flat("verdict", self.verdict)}
@@ -113,32 +113,33 @@ class Step(Settings):
 
     @cached_property
     def identity(self) -> str:
-        """Cache key of everything that decides the step, and of everything that it reads."""
+        """Cache key of everything that decides the step, including all that it reads."""
         version = find_method(self.method).version if self.method else 1
         return key(Maker(self.action, version), {"products": self.keys, "inputs": self.reads})
 
     def made(self, names: Iterable[str]) -> str:
-        """Return a cache key of some products of the step."""
+        """Return a cache key of some of the step's products."""
         return key(Maker(self.action, 1), {name: self.keys[name] for name in names})
 
     def methods_with_settings(self) -> list[Method]:
-        """Return the methods as objects."""
+        """Return the methods as objects with their settings."""
         return [find_method(name).model_validate(own) for name, own in self.methods.items()]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps of a study by name, each after the one that it needs."""
+    """Steps of a study by name, each after the step that it needs."""
 
     file: StudyFile
     steps: Mapping[str, Step] = field(default_factory=dict)
     there: Mapping[str, Run] = field(default_factory=dict)
-    """Runs that were made before, by their folders in the study's folder."""
+    """Existing runs, by their folders in the study's folder."""
 
     def chosen(self, only: Sequence[str]) -> set[str]:
-        """Return the steps that the words name, with all that these need; every step without words.
+        """Return the steps named by these words, with their dependencies; without words, every
+        step.
 
-        The words of one text must all fit a step; several texts are alternatives.
+        All words of one text must match a step; several texts are alternatives.
         """
         if not only:
             return set(self.steps)
@@ -173,9 +174,9 @@ def make_plan(file: StudyFile) -> Plan:
 
 
 def control_plan(out: Path, study: Mapping[str, Any], block: Mapping[str, Any]) -> Plan:
-    """Plan a study that does nothing but plant, and write its file for `memloc run` to continue.
+    """Plan a study that consists of plants only, and write its file for `memloc run` to continue.
 
-    What is None is left to the study's defaults. A folder with another study is refused.
+    Values that are None are left to the study's defaults. A folder with another study is refused.
     """
     import yaml
 
@@ -190,7 +191,9 @@ def control_plan(out: Path, study: Mapping[str, Any], block: Mapping[str, Any]) 
 
 
 def _found(model: str) -> str:
-    """Return a folder as a whole path, since paths in a study's file are relative to that file."""
+    """Return a folder as an absolute path, since paths in a study's file are relative to that
+    file.
+    """
     path = Path(model).expanduser()
     return str(path.resolve()) if path.is_dir() else model
 
@@ -200,7 +203,7 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def runs_there(file: StudyFile) -> dict[str, Run]:
-    """Open the runs that are in the study's folder already, such as adopted ones, by folder."""
+    """Open the existing runs in the study's folder, such as adopted ones, by folder."""
     found: dict[str, Run] = {}
     home = file.folder.resolve()
     for i, place in enumerate(file.study.runs):
@@ -214,7 +217,7 @@ def runs_there(file: StudyFile) -> dict[str, Run]:
 
 
 def protocol_for(study: Study, task: str) -> Protocol:
-    """Return the settings of a task's runs; a file may have its own share of labels to flip."""
+    """Return the settings of a task's runs; a file may set its own share of labels to flip."""
     own = study.data.get(task)
     return study.protocol.replace({"noise.rate": own.flip}) if own and own.flip else study.protocol
 
@@ -254,7 +257,7 @@ class _Planner:
             yield from self._plants(self.study.control)
 
     def intended(self) -> dict[str, tuple[RunSpec, Methods]]:
-        """Return every run that is to be trained, by folder, with the methods that look at it."""
+        """Return every run to train, by folder, with the methods to apply to it."""
         runs: dict[str, tuple[RunSpec, Methods]] = {}
         for number, part in enumerate(self.study.parts):
             names = (*part.methods, *part.analyses)
@@ -315,7 +318,7 @@ class _Planner:
         )
 
     def _look(self, spec: RunSpec, folder: str, method: Method, made: Step | Run) -> Step:
-        """Return the step of a method on a run that a step trains, or that was made before."""
+        """Return the step of a method on a run that another step trains, or that exists already."""
         path, name = paths.result(Path(folder), method.name), method.name
         settings, step = _flat(name, method), made if isinstance(made, Step) else None
         if isinstance(made, Run):
@@ -423,7 +426,7 @@ def checkpoints_for(methods: Methods) -> tuple[str, ...]:
 
 
 def _conflict(spec: RunSpec, methods: Methods, other: RunSpec, others: Methods) -> str:
-    """Name the first setting in which two parts that ask for one run differ."""
+    """Return the first setting in which two parts that request one run differ."""
     one, two = spec.settings.flat(), other.settings.flat()
     for name in methods.keys() & others.keys():
         one |= _flat(name, methods[name])
@@ -438,7 +441,7 @@ def _flat(name: str, settings: Settings) -> dict[str, Any]:
 
 
 def planted_windows(block: ControlBlock, depth: int, protocol: Protocol) -> list[str]:
-    """Return the plants that a study asks for in a model of this depth, one for each run."""
+    """Return the plants that a study requests for a model of this depth, one for each run."""
     found = [named_plant(text) for text in block.windows]
     found += [window for width in block.every for window in every_window(depth, width)]
     for plant in found:

@@ -1,4 +1,4 @@
-"""Keeps the records of a study's steps on disk: begun, done, stale or failed."""
+"""Stores the records of a study's steps: begun, done, stale or failed."""
 
 import os
 import socket
@@ -32,7 +32,7 @@ class State:
 
 
 class StepRecord(Settings):
-    """The record of a step that was begun, with its cost once it is done."""
+    """Record of a step that was begun, with its cost once it is done."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -41,17 +41,17 @@ class StepRecord(Settings):
     token: str = ""
     pid: int = 0
     reason: str = ""
-    """Why it failed."""
+    """Reason why the step failed."""
     allowed: dict[str, Any] = {}
     products: dict[str, str] = {}
     settings: dict[str, Any] = {}
     results: dict[str, str] = {}
     files: dict[str, list[int]] = {}
-    """The size and times of each file that the step left, by its place in the study."""
+    """Size and times of each file that the step left, by its path in the study."""
     versions: dict[str, str] = {}
     seconds: float = Field(0.0, ge=0)
     processor: float | None = Field(None, ge=0)
-    """Seconds that the processor worked on it; unknown where another device did."""
+    """Seconds of processor time; None if another device computed."""
     peak_mb: float = Field(0.0, ge=0)
     threads: int = Field(1, ge=1)
 
@@ -89,7 +89,7 @@ class Store:
         return record
 
     def begin(self, step: Step, token: str) -> None:
-        """Note that a step is this process's, and remove what older settings made."""
+        """Record that this process runs a step, and remove what older settings made."""
         record, path = self.record(step.name), self.record_path(step.name)
         if record is not None and record.identity != step.identity:
             # A process that the step was taken from sees the token and ends.
@@ -98,32 +98,32 @@ class Store:
         self._write(step, {"state": "begun", "token": token, "pid": os.getpid()})
 
     def finish(self, step: Step, facts: Mapping[str, Any]) -> None:
-        """Note that a step is done."""
-        made = {"results": self._results(step), "files": self._files(step), "versions": versions()}
-        self._write(step, {"state": "done", **made, **facts})
+        """Record that a step is done."""
+        left = {"results": self._results(step), "files": self._files(step), "versions": versions()}
+        self._write(step, {"state": "done", **left, **facts})
 
     def fail(self, step: Step, reason: str) -> None:
-        """Note that a step failed, and why."""
+        """Record that a step failed, and why."""
         self._write(step, {"state": "failed", "reason": reason, "allowed": dict(step.allowed)})
 
     def sweep(self) -> None:
-        """Remove the drafts of files that processes which were killed left behind."""
+        """Remove drafts of files that killed processes left behind."""
         for draft in drafts_in(self.folder):
             run = self._run_of(draft)
             if run is None or is_free(run, RUN):  # a run may be trained by itself
                 remove(draft)
 
     def owner(self, name: str) -> str:
-        """Return the token of the process that has a step, an empty one if none has it."""
+        """Return the token of the process that runs a step; empty if none does."""
         with suppress(StoreError):
             record = self.record(name)
             return "" if record is None else record.token
         return ""
 
     def check(self, step: Step) -> None:
-        """Refuse what a step left if any of it is missing, damaged or changed.
+        """Refuse a step's files if any is missing, damaged or changed.
 
-        Everything is read, so it is asked only where sizes or times of files are not as noted.
+        Everything is read, so this is used only if sizes or times of files differ from the record.
         """
         for path in step.outputs:
             if not (self.folder / path).exists():
@@ -151,13 +151,13 @@ class Store:
             names = [paths.RUN, paths.STATUS, paths.LABELS, paths.TRAINING, paths.CHECKPOINTS]
             names += [paths.RESULTS] if step.action == "plant" else []
             places = [folder / name for folder in self._runs(step) for name in names]
-        found = {}
+        files = {}
         for path in (file for place in places for file in (place, *place.rglob("*"))):
             if path.is_file() and not is_draft(path.relative_to(self.folder)):
                 stat = path.stat()
                 times = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
-                found[path.relative_to(self.folder).as_posix()] = times
-        return found
+                files[path.relative_to(self.folder).as_posix()] = times
+        return files
 
     def state(self, step: Step) -> State:
         """Return the state of a step: done, missing, stale or failed, and why."""
@@ -175,7 +175,7 @@ class Store:
         return self._done(step, record)
 
     def _done(self, step: Step, record: StepRecord) -> State:
-        """Return the state of a step that was done: its files must be there and unchanged."""
+        """Return the state of a finished step: its files must exist and be unchanged."""
         if [path for path in step.outputs if not (self.folder / path).exists()]:
             return self._checked(step)
         now = self._results(step)
@@ -191,7 +191,7 @@ class Store:
         return State("done")
 
     def _results(self, step: Step) -> dict[str, str]:
-        """Return hashes of a step's results: another command may write into their folders."""
+        """Return hashes of a step's results, as another command may write into their folders."""
         about = [path for path in step.outputs if Path(path).name == paths.ABOUT]
         return {path: hash_files([self.folder / path]) for path in about}
 
@@ -209,10 +209,10 @@ class Store:
     def _clear(self, step: Step, record: StepRecord) -> None:
         """Remove files made by other settings or inputs; the record stays until the new one exists.
 
-        Where only some products of a step changed, what the others left is kept.
+        If only some products of a step changed, the others are kept.
         """
         before = record.products
-        changed = [name for name, made in step.keys.items() if before.get(name) != made]
+        changed = [name for name, new_key in step.keys.items() if before.get(name) != new_key]
         # With the same settings as before it is the inputs that changed.
         for name in changed or step.keys:
             for path in step.removes[name]:
@@ -221,14 +221,14 @@ class Store:
                     remove(self.folder / path)
 
     def _run_of(self, path: Path) -> Path | None:
-        """Return the folder of the run that a path is, or is in."""
+        """Return the folder of the run that contains a path, or is the path itself."""
         within = [path, *path.parents][: len(path.relative_to(self.folder).parts)]
         begun = (p for p in within if (p / paths.RUN).is_file() or who_runs(p, RUN) is not None)
         return next(begun, None)
 
 
 class StepEnd(Settings):
-    """The outcome of a step; an empty reason means success."""
+    """Outcome of a step; an empty reason means success."""
 
     step: str
     reason: str = ""
@@ -237,7 +237,7 @@ class StepEnd(Settings):
 
 
 def finished(store: Store, step: Step) -> StepEnd | None:
-    """Return the outcome of a step that is already done, None for other steps."""
+    """Return the outcome of a step that is already done; None for other steps."""
     record = store.record(step.name)
     if record is None or store.state(step).name != "done":
         return None
@@ -251,7 +251,7 @@ def study_states(plan: Plan) -> dict[str, State]:
 
 
 def _difference(step: Step, record: StepRecord) -> str:
-    """Name the first setting that changed since the step was recorded, or say that an input did."""
+    """Return the first setting that changed since the step was recorded, or that an input did."""
     before, now = record.settings, step.settings
     for name in sorted({*before, *now}):
         was, is_now = before.get(name, "not there"), now.get(name, "not there")

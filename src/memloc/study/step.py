@@ -1,8 +1,8 @@
-"""Carries out one step in a process of its own, also by `python -m memloc.study.step STEP`.
+"""Runs one step in a process of its own, also as `python -m memloc.study.step STEP`.
 
-The process is handed the step as JSON and plans nothing. The process that started it is told the
-outcome on a pipe, as one line of JSON; everything that is printed goes to the log. It ends when
-that process is gone, or when the step has been given to another one.
+The process receives the step as JSON and plans nothing. It reports the outcome to its parent on a
+pipe, as one line of JSON; everything that is printed goes to the log. It ends when its parent is
+gone, or when the step has been given to another process.
 """
 
 import os
@@ -30,11 +30,11 @@ from memloc.study.plan import Step
 from memloc.study.records import StepEnd, Store, finished
 
 WATCH = 1.0
-"""Seconds between two looks at whether this process is still wanted."""
+"""Seconds between two checks whether this process is still needed."""
 
 
 def do(step: Step) -> StepEnd:
-    """Make what a step is to leave behind, and keep a record of how it went."""
+    """Run a step, and record its outcome and cost."""
     began, store = _now(), Store(Path(step.home))
     try:
         if done := finished(store, step):  # by a worker of a cluster that was lost after it
@@ -79,7 +79,7 @@ def _plant(folder: Path, step: Step) -> None:
 
 
 def _now() -> FloatArray:
-    """Return seconds of the clock and of the processor."""
+    """Return clock time and processor time in seconds."""
     return np.array([time.perf_counter(), time.process_time()])
 
 
@@ -99,7 +99,7 @@ def limit_threads(threads: int) -> None:
 
 
 def _watch(store: Store, step: str, token: str) -> None:
-    """End this process when its parent is gone, or when the step belongs to another one."""
+    """End this process when its parent is gone, or when the step belongs to another process."""
     parent = os.getppid()
 
     def look() -> None:
@@ -112,7 +112,7 @@ def _watch(store: Store, step: str, token: str) -> None:
 
 
 def die_with(parent: int) -> None:
-    """Have the system end this process when the one that started it ends (Linux)."""
+    """Let the system end this process when its parent ends (Linux)."""
     if sys.platform == "linux":
         import ctypes
 
@@ -129,7 +129,7 @@ def _peak_mb() -> float:
 
 
 def main() -> None:
-    """Do the step that the command line gives; the outcome goes to standard output."""
+    """Run the step given on the command line, and print its outcome to standard output."""
     step = Step.model_validate_json(sys.argv[1])
     die_with(os.getppid())
     told = os.fdopen(os.dup(1), "w")

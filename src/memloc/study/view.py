@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 BUSY = 0.5
-"""Load per core from which on a busy machine is mentioned."""
+"""Load per core from which on a message mentions that the machine is busy."""
 STATES = ("done", "missing", "stale", "failed")
 
 
 def plan_rows(study: Execution) -> list[dict[str, Any]]:
-    """Return one row per kind of step: the number in each state, and what the rest costs."""
+    """Return one row per kind of step: the number in each state, and the cost of the rest."""
     rows, estimate = [], study.estimate
     for kind in KINDS:
         names = [s.name for s in study.plan.steps.values() if s.action == kind]
@@ -46,7 +46,7 @@ def plan_rows(study: Execution) -> list[dict[str, Any]]:
 
 
 def plan_sentences(study: Execution) -> list[str]:
-    """Say what is left to do, how sure the estimate is, and why finished steps are repeated."""
+    """Return sentences on the remaining work, the certainty of the estimate, and repeated steps."""
     estimate, states = study.estimate, study.states
     left = {n for n, state in states.items() if state.name != "done"}
     if not left:
@@ -67,7 +67,7 @@ def plan_sentences(study: Execution) -> list[str]:
 
 
 def _load_sentences(study: Execution) -> list[str]:
-    """Say whether other programs are at work, so that steps take longer than estimated."""
+    """Return a warning if other programs are running, so that steps take longer than estimated."""
     load, there = 0.0, cores()
     with suppress(OSError):  # not every system says it
         load = os.getloadavg()[0]
@@ -95,9 +95,9 @@ def step_rows(study: Execution) -> list[dict[str, Any]]:
 
 @contextmanager
 def shown() -> Iterator[Watcher]:
-    """Shows on stderr how far a study is: one live table in a terminal.
+    """Show a study's progress on stderr while active: one live table in a terminal.
 
-    In a log: a first line with what there is to do, then one line per step that ended.
+    In a log: a first line with the work to do, then one line per step that ended.
     """
     from rich.console import Console
     from rich.live import Live
@@ -165,7 +165,7 @@ def _line(study: Execution, ended: StepEnd) -> str:
 
 
 def end_sentences(study: Execution) -> list[str]:
-    """Say what was done and how long it took, how good the estimate was, and what failed."""
+    """Return sentences on what was done, its time, the quality of the estimate, and failures."""
     done = {n: o.seconds for n, o in study.outcomes.items() if not o.reason}
     lines = []
     for kind in KINDS:
@@ -186,7 +186,7 @@ def end_sentences(study: Execution) -> list[str]:
 
 
 def failures(study: Execution) -> list[str]:
-    """Say which steps failed, why, and which command retries them."""
+    """Return sentences on which steps failed, why, and which command retries them."""
     folder, failed = study.plan.file.folder, study.failed()
     lines = _reasons(failed)
     if study.blocked:
@@ -200,7 +200,7 @@ def failures(study: Execution) -> list[str]:
 
 
 def _reasons(failed: Mapping[str, str]) -> list[str]:
-    """Name each reason once, as several steps may fail for the same one."""
+    """Return each reason once, as several steps may fail for the same one."""
     steps = defaultdict[str, list[str]](list)
     for name, why in failed.items():
         steps[why].append(name)
@@ -221,7 +221,7 @@ def end_record(study: Execution) -> dict[str, Any]:
 
 
 def study_status(place: str | Path) -> dict[str, Any]:
-    """Return the state of a study, with the facts that the process that runs it reports."""
+    """Return the state of a study, with the facts that its running process reports."""
     plan = open_plan(place)
     store, states = Store(plan.file.folder), study_states(plan)
     counts = Counter(state.name for state in states.values())
@@ -246,7 +246,7 @@ def _bytes(path: Path) -> int:
 
 
 def status_sentences(status: Mapping[str, Any]) -> list[str]:
-    """Say in sentences how far a study is."""
+    """Return sentences on how far a study is."""
     counts = ", ".join(f"{status[s]} {s}" for s in STATES if status[s] or s == "done")
     lines = [f"{status['folder']}: {counted(status['steps'], 'step')}, {counts}."]
     if status["done"]:
