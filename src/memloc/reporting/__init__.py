@@ -1,1 +1,1 @@
-"""Tables, figures and pages from result files; nothing here needs torch."""
+"""Tables, figures and pages made from result files; nothing here needs torch."""

@@ -1,4 +1,4 @@
-"""Tables of what a study is made of: its tasks, models and runs."""
+"""Tables that describe a study: its tasks, models and runs."""
 
 import json
 import math
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from memloc.reporting.results import Results
 
 BLOCK = re.compile(r"(^|\.)\d+\.")
-"""Number of a block in the name of a parameter: blocks stand in a list."""
+"""Pattern of a block's number in the name of a parameter, as blocks are kept in a list."""
 
 
 def tasks(results: "Results") -> pd.DataFrame:
@@ -31,16 +31,16 @@ def tasks(results: "Results") -> pd.DataFrame:
     from memloc.data.tasks import PAPER_TASKS, known_tasks
 
     known, runs = known_tasks(), results["runs"]
-    found = runs.drop_duplicates("task").set_index("task").loc[task_order(runs["task"])]
-    papers = [PAPER_TASKS.get(task.removesuffix(BINARY)) for task in found.index]
+    by_task = runs.drop_duplicates("task").set_index("task").loc[task_order(runs["task"])]
+    papers = [PAPER_TASKS.get(task.removesuffix(BINARY)) for task in by_task.index]
     about = {task: row.description for task, row in known.items()}
     columns = {
-        "category": found["category"],
-        "dataset": found.index,
-        "task": [about.get(task, "own data") for task in found.index],
+        "category": by_task["category"],
+        "dataset": by_task.index,
+        "task": [about.get(task, "own data") for task in by_task.index],
         "domain": [paper.domain if paper else "–" for paper in papers],
     }
-    sizes = {"size": found["train"], "noisy": found["noisy"], "labels": found["n_classes"]}
+    sizes = {"size": by_task["train"], "noisy": by_task["noisy"], "labels": by_task["n_classes"]}
     return pd.DataFrame({**columns, **sizes}).reset_index(drop=True)
 
 
@@ -62,7 +62,9 @@ def models(results: "Results") -> pd.DataFrame:
 
 
 def pretraining(model: str) -> Mapping[str, Any]:
-    """Return corpus, tokens and steps of an embedded model or one of the paper's, else nothing."""
+    """Return corpus, tokens and steps of an embedded model or one of the paper's; empty for
+    others.
+    """
     if model not in TINY:
         return _known().get(model, {})
     note = json.loads((tiny_folder(model) / "pretraining.json").read_text(encoding="utf-8"))
@@ -72,8 +74,8 @@ def pretraining(model: str) -> Mapping[str, Any]:
 
 @cache
 def _known() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = yaml.safe_load(asset("pretraining.yaml"))
-    return found
+    facts: dict[str, dict[str, Any]] = yaml.safe_load(asset("pretraining.yaml"))
+    return facts
 
 
 def layer_parameters(model: str, run: Path) -> int | None:
@@ -90,7 +92,9 @@ def layer_parameters(model: str, run: Path) -> int | None:
 
 
 def _in_blocks(file: Path) -> int:
-    """Count parameters by the header of a safetensors file, which lists all shapes."""
+    """Count the blocks' parameters from the header of a safetensors file, which lists all
+    shapes.
+    """
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
         shapes = json.loads(opened.read(length))
@@ -99,7 +103,7 @@ def _in_blocks(file: Path) -> int:
 
 def runs(results: "Results") -> pd.DataFrame:
     """Return one row per run, with the interval of its accuracy on unseen data."""
-    found = results["runs"]
-    share, n = (found[name].to_numpy(np.float64) for name in ("validation_accuracy", "validation"))
+    table = results["runs"]
+    share, n = (table[name].to_numpy(np.float64) for name in ("validation_accuracy", "validation"))
     sure = wilson(share, n)
-    return found.assign(validation_low=sure.low, validation_high=sure.high)
+    return table.assign(validation_low=sure.low, validation_high=sure.high)

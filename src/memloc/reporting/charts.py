@@ -1,4 +1,4 @@
-"""Draws single runs and results as the report's figures, for notebooks."""
+"""Draws single runs and results like the report's figures, for notebooks."""
 
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from memloc.reporting.style import Theirs
 from memloc.run.folder import Run
 
 ONE: dict[str, Any] = {"category": "", "model": "", "seed": 1, "remark": ""}
-"""Values of the columns that tell runs apart, for a table of a single run."""
+"""Values of the columns that distinguish runs, for a table of a single run."""
 IN_A_ROW = 2
-"""Charts in one row."""
+"""Number of charts in one row."""
 
 
 def chart_of(shown: Any) -> alt.TopLevelMixin:
@@ -28,8 +28,8 @@ def chart_of(shown: Any) -> alt.TopLevelMixin:
         return drawn_as("training", shown.table)
     if isinstance(shown, Found):
         charts = map(chart_of, shown.results.values())
-        own = dict.fromkeys(("color", "fill", "shape"), "independent")
-        return alt.concat(*charts, columns=IN_A_ROW).resolve_scale(**own)
+        scales = dict.fromkeys(("color", "fill", "shape"), "independent")
+        return alt.concat(*charts, columns=IN_A_ROW).resolve_scale(**scales)
     assert isinstance(shown, Result)
     return _result_chart(shown)
 

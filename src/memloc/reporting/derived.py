@@ -1,4 +1,4 @@
-"""Computes further tables from the tables of a study: one function per table."""
+"""Computes tables from the tables of a study: one function per table."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from memloc.reporting.results import Results
 
 Derive: TypeAlias = "Callable[[Results], pd.DataFrame]"
-"""Function that makes a table of a study's results."""
+"""Function that makes a table from a study's results."""
 RUN = ["task", "model", "seed"]
 UNDONE = 0.9
-"""Share of the memorised labels that counts as undone."""
+"""Share of the memorised labels from which they count as undone."""
 
 
 def control_table(results: "Results") -> pd.DataFrame:
@@ -73,7 +73,7 @@ def plain_events(results: "Results") -> pd.DataFrame:
 
 
 def _depths(results: "Results", read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
-    """Return the depth of memorisation by every measure; `read` gives the tables to use."""
+    """Return the depth of memorisation by every measure; `read` returns the tables to use."""
     events, mcog = read("events"), read("mcog")
     if mcog.empty and events.empty:
         return pd.DataFrame(columns=["task", "model", "measure", "depth", "layers"])
@@ -81,7 +81,7 @@ def _depths(results: "Results", read: Callable[[str], pd.DataFrame]) -> pd.DataF
 
 
 def _main(results: "Results", name: str) -> pd.DataFrame:
-    """Return a table without binarised tasks and, if there are others, without larger models."""
+    """Return a table without binarised tasks and, unless there are only such, larger models."""
     table = results.whole(name)
     is_large = table["model"].isin(results.large)
     return table if is_large.all() else table[~is_large]
@@ -123,8 +123,8 @@ def agreement_table(results: "Results") -> pd.DataFrame:
                 values = values.merge(results["runs"][[*RUN, "depth"]], on=RUN, how="left")
                 values["mcog"] /= values["depth"]
             for between in ("methods", "models"):
-                found = claims.agreement(values, column, between, results.protocol.agreement)
-                parts.append(found.assign(what=what, between=between))
+                coefficients = claims.agreement(values, column, between, results.protocol.agreement)
+                parts.append(coefficients.assign(what=what, between=between))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
@@ -153,9 +153,9 @@ def sizes_compared(results: "Results") -> pd.DataFrame:
 
 def binary_depths(results: "Results") -> pd.DataFrame:
     """Return depths of tasks with all their classes and with two, for seeds that have both."""
-    found = _depths(results, partial(paired, results))
+    depths = _depths(results, partial(paired, results))
     by_task = results.protocol.summary.binarised_events == "task means"
-    return claims.over_models(found) if by_task and len(found) else found
+    return claims.over_models(depths) if by_task and len(depths) else depths
 
 
 def paired(results: "Results", name: str) -> pd.DataFrame:
@@ -166,7 +166,7 @@ def paired(results: "Results", name: str) -> pd.DataFrame:
 
 
 def leading(results: "Results") -> str:
-    """Return the method that answers: the most exact one that looked at runs, else at plants."""
+    """Return the most exact method that was applied to runs or, failing that, to plants."""
     tables = results.memorised("layers"), results["control_layers"]
     return [*(name for table in tables for name in method_order(table["method"])), ""][0]
 
@@ -174,7 +174,7 @@ def leading(results: "Results") -> str:
 def strip_table(results: "Results") -> pd.DataFrame:
     """Return the share of each layer by the leading method, for each task and model.
 
-    Planted runs follow, as means over those with the same layers. Weights are shares of their
+    Planted runs follow, as means over runs with the same layers. Weights are divided by their
     (positive) sum, so that methods can be compared.
     """
     method = leading(results)
@@ -187,29 +187,32 @@ def strip_table(results: "Results") -> pd.DataFrame:
         return both.head(0)
     both = both[both["method"] == method]
     keys = [*POINT, "planted", "inside", "first", "layer"]
-    found = over_seeds(both, keys, "weight").sort_values("layer", kind="stable")
-    whole = found.groupby([*POINT, "planted"])["weight"].transform(lambda w: w.clip(0).sum())
-    ends = {name: found[name] / whole for name in ("weight", "low", "high")}
-    return found.assign(**ends, method=method).reset_index(drop=True)
+    means = over_seeds(both, keys, "weight").sort_values("layer", kind="stable")
+    whole = means.groupby([*POINT, "planted"])["weight"].transform(lambda w: w.clip(0).sum())
+    ends = {name: means[name] / whole for name in ("weight", "low", "high")}
+    return means.assign(**ends, method=method).reset_index(drop=True)
 
 
 def single_layers(windows: pd.DataFrame, *, same_layer: bool) -> pd.DataFrame:
     """Return the windows of one layer with the largest errors, with Wilson intervals.
 
-    Of each seed, or, if `same_layer`, of the layers' means over seeds: then errors are divided by
-    that of all layers where layer weights are, but the difference to clean ones stays a plain one.
+    They are chosen for each seed or, if `same_layer`, by the layers' means over seeds. In the
+    second case errors are divided by that of all layers for methods that normalise; the difference
+    to clean errors is not.
     """
     run, point = [*RUN, "method"], [*POINT, "method"]
     sure = wilson(*(windows[n].to_numpy(np.float64) for n in ("error", "n_noisy")))
     difference = windows["error"] - windows["clean_error"]
-    found = windows.assign(low=sure.low, high=sure.high, difference=difference)
+    table_with_ends = windows.assign(low=sure.low, high=sure.high, difference=difference)
     if same_layer:
         # Errors of a run are divided by one number; NaN where no error is above zero.
         most = windows.groupby(run)[["normalised", "error"]].transform("max")
         share = (most["normalised"] / most["error"]).fillna(1.0)
-        ends = {end: found[end] * share for end in ("low", "high")}
-        found = found.assign(error=found["normalised"], **ends).dropna(subset="error")
-    single = found[found["first"] == found["last"]]
+        ends = {end: table_with_ends[end] * share for end in ("low", "high")}
+        table_with_ends = table_with_ends.assign(
+            error=table_with_ends["normalised"], **ends
+        ).dropna(subset="error")
+    single = table_with_ends[table_with_ends["first"] == table_with_ends["last"]]
     if not same_layer:
         return largest(single, run)
     means = single.groupby([*point, "first"])[["error"]].mean().reset_index()
@@ -217,7 +220,7 @@ def single_layers(windows: pd.DataFrame, *, same_layer: bool) -> pd.DataFrame:
 
 
 def largest(table: pd.DataFrame, key: list[str], value: str = "error") -> pd.DataFrame:
-    """Return the row with the largest value in each group, the first of equal ones."""
+    """Return the row with the largest value in each group, the first of equal rows."""
     return table.loc[table.groupby(key)[value].idxmax()] if len(table) else table
 
 
@@ -229,14 +232,20 @@ def is_planted(layers: pd.DataFrame) -> BoolArray:
 
 
 def over_groups(table: pd.DataFrame, by: Sequence[str], value: str, group: str) -> pd.DataFrame:
-    """Return the mean of `value` over models or methods (`group`), after averaging seeds.
+    """Return the mean of a column over models or methods, after averaging seeds.
 
-    `low` and `high` are the ends of the 95 % bootstrap interval over the groups; where there is
-    one group only, they hold its seeds' intervals. The column `n` counts groups.
+    `low` and `high` are the ends of the 95 % bootstrap interval over the groups; with a single
+    group, they enclose its seeds' intervals. The column `n` counts groups.
+
+    Args:
+        table: Table of results.
+        by: Columns that define a row of the result.
+        value: Column to average.
+        group: Column to average over: model or method.
     """
-    each = over_seeds(table, [*by, group], value).dropna(subset=[value])
+    means = over_seeds(table, [*by, group], value).dropna(subset=[value])
     rows = []
-    for key, part in each.groupby(list(by), sort=False):
+    for key, part in means.groupby(list(by), sort=False):
         row = dict(zip(by, key, strict=True)) | {value: part[value].mean(), "n": len(part)}
         low, high = part["low"].min(), part["high"].max()
         if len(part) > 1:
@@ -258,20 +267,20 @@ def counted_events(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def usual_depth(table: pd.DataFrame) -> int:
-    """Return how many layers most models have; 0 without models.
+    """Return the number of layers that most models have; 0 without models.
 
-    Layers of other models cannot be averaged or compared with theirs.
+    Layers of models with another depth cannot be averaged or compared with theirs.
     """
-    found = table.drop_duplicates("model")["depth"].mode()
-    return int(found.iloc[0]) if len(found) else 0
+    modes = table.drop_duplicates("model")["depth"].mode()
+    return int(modes.iloc[0]) if len(modes) else 0
 
 
 def layers_to_undo(windows: pd.DataFrame) -> pd.DataFrame:
-    """Count the layers to change for UNDONE of what all layers undo, by run and method.
+    """Return how many layers must change for UNDONE of what all layers undo, by run and method.
 
-    `best` is the width of the narrowest window that does it. `on_average` is the paper's reading of
-    Figure 3: the first row of the window matrix, in which all layers are 1, whose mean over layers
-    is that large. NaN where no width is enough.
+    `best` is the width of the narrowest window that undoes it. `on_average` is the paper's reading
+    of Figure 3: the first row of the window matrix, in which all layers are 1, whose mean over
+    layers is that large. Both are NaN if no width is enough.
     """
     keys = ["task", "model", "seed", "method"]
     rows = []
@@ -326,5 +335,5 @@ DERIVED: dict[str, "Derive"] = {
 
 
 def derived() -> dict[str, "Derive"]:
-    """Return the functions by table, with those that methods bring."""
+    """Return the functions by table, including those of methods."""
     return {**DERIVED, **brought("derives")}

@@ -1,4 +1,4 @@
-"""Reads single examples: which layers hold their labels, and what changing layers does."""
+"""Reads single examples: which layers hold their labels, and what changing layers does to them."""
 
 import base64
 from collections.abc import Iterator, Sequence
@@ -69,7 +69,7 @@ def _reverted(run: Run) -> Iterator[tuple[str, Any]]:
 
 
 def outcomes_by_method(results: "Results", one_run: pd.DataFrame) -> dict[str, Outcomes]:
-    """Return which windows revert which noisy example of one run, for methods to be trusted.
+    """Return which windows revert which noisy example of one run, by trusted methods.
 
     The run is a row of `runs`.
     """
@@ -81,7 +81,7 @@ def outcomes_by_method(results: "Results", one_run: pd.DataFrame) -> dict[str, O
 def shares_of(results: "Results", one_run: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the share of each layer in each noisy example of one run: (examples, layers from 1).
 
-    By methods that share the label's margin out among all layers, and that can be trusted.
+    It includes the methods that divide the label's margin among all layers, and can be trusted.
     """
     ((_, opened),) = results.opened(one_run)
     files = kept_files(opened, f"{EXAMPLE_SHARES}.parquet")
@@ -102,7 +102,7 @@ def _shares(read: Any) -> pd.DataFrame:
 
 
 def _left_out(results: "Results", one_run: pd.DataFrame) -> set[str]:
-    """Return the methods that need the reference, if it did not learn its own labels."""
+    """Return the methods that need the reference, if it did not learn its own labels; else none."""
     names = ["task", "model", "seed"]
     return by_reference() if len(one_run[names].merge(results.unlearnt[names])) else set()
 
@@ -110,9 +110,10 @@ def _left_out(results: "Results", one_run: pd.DataFrame) -> set[str]:
 def example_layers(results: "Results") -> pd.DataFrame:
     """Return noisy examples by layer with their texts, for one seed and methods that change layers.
 
-    By windows, a cell is the example's own layer weight: over window widths, the mean share of
-    the windows with that layer that revert the example. By shares, it is the layer's part of the
-    label's margin. Examples are ordered from low layers to high ones; of many, some are drawn.
+    For methods with windows, a cell is the example's own layer weight: the mean, over window
+    widths, of the share of windows with that layer that revert the example. For shares, it is the
+    layer's part of the label's margin. Examples are ordered from low layers to high ones; if there
+    are many, a sample is drawn.
     """
     parts = []
     for run in results.first_runs:
@@ -128,17 +129,17 @@ def example_layers(results: "Results") -> pd.DataFrame:
 
 WINDOWS = "share of windows with the layer that revert the example"
 SHARES = "share of the layer in the label"
-"""Meanings of a cell of the figure: for methods by windows, and for methods by shares."""
+"""Meaning of a cell in the figure of examples: for methods with windows, and for shares."""
 
 
 def example_weights(wrong: BoolArray, known: Sequence[range]) -> FloatArray:
-    """Return layer weights (n, L) from `wrong` (n, W): which windows revert each example."""
+    """Return layer weights (n, L) from `wrong` (n, W): whether each window reverts each example."""
     depth = max(window.stop for window in known)
     return layer_weights(window_matrix(wrong.astype(np.float64), depth, known))
 
 
 def spread(weights: FloatArray) -> IntArray:
-    """Return rows of examples, sorted from low layers to high ones; of many, evenly spaced ones."""
+    """Return rows of examples, sorted from low layers to high ones; if many, evenly spaced ones."""
     held = np.nan_to_num(weights).clip(0)
     order = np.argsort(centres_of_gravity(held), kind="stable")  # never reverted: NaN, last
     if len(order) > MOST_DRAWN:
@@ -181,9 +182,10 @@ def example_block(results: "Results", runs: "list[pd.DataFrame]") -> dict[str, A
 
 
 def _bits(results: "Results", one_run: pd.DataFrame, places: "pd.Series") -> list[dict[str, Any]]:
-    """Return, for each method that changes layers, what it found for examples at `places`.
+    """Return, for each method that changes layers, its results for the examples at `places`.
 
-    Either which windows revert them, as bits, or the shares of the layers in their labels.
+    These are either the windows that revert them, as bits, or the shares of the layers in their
+    labels.
     """
     about = one_run.iloc[0]
     head = {"model": str(about["model"]), "seed": int(about["seed"])}

@@ -1,7 +1,7 @@
 """Draws figures, each with its words, table and chart in one of five shapes, and writes them.
 
-`figures.yaml` describes each. Its `Look` says which columns are drawn and what axes are called;
-colours and orders are in `style`.
+`figures.yaml` describes each figure. Its `Look` says which columns are drawn and how axes are
+named; colours and orders are in `style`.
 """
 
 import json
@@ -30,7 +30,7 @@ from memloc.stats.claims import over_seeds
 from memloc.store.files import whole_file
 
 QUANTITY = "{quantity}"
-"""Part of a title that the rows' column `quantity` replaces."""
+"""Placeholder in a title that is replaced by the rows' column `quantity`."""
 DATA = "drawn"
 """Name of a chart's table in its specification."""
 WIDTH = 90
@@ -53,36 +53,40 @@ class Look(Settings):
     limits: list[float] | None = None
     """Limits of the value axis, or of the colours of cells."""
     panel: str | None = None
-    """One panel for each value of this column."""
+    """Column whose values get one panel each."""
     columns: int = 2
     width: int = 420
     height: int | None = 280
-    """Height in pixels; without one, each row is a `step` high."""
+    """Height in pixels; if None, each row has the height `step`."""
     step: int = 18
     tallest: int | None = None
-    """Largest height of all rows, which are lower if there are many."""
+    """Largest height of all rows, which become lower if there are many."""
     intervals: tuple[str, ...] = ("low", "high")
     """Columns of lower and upper ends (of points, along x, then along y); empty for none."""
     rules: tuple[str, str] | None = None
     """Ends of a second interval of curves, drawn as a rule."""
     chance: str | None = None
     line: float | str | None = None
-    """A dashed line at this height; of points, `diagonal`; of bars, of the bar so called."""
+    """Height of a dashed line; for points, `diagonal`."""
     whole: bool = False
-    """Both axes of points are layers; otherwise those along y may be, where they are far apart."""
+    """True if both axes of points are layers; otherwise the vertical axis may be, if values are far
+    apart.
+    """
     hollow: str | None = None
-    """Points for which this expression is true are not filled."""
+    """Expression that is true for points drawn without filling."""
     apart: str | None = None
-    """Column whose values stand side by side in a row of bars, or have lines of their own."""
+    """Column whose values are drawn next to each other in a row of bars, or as lines of their
+    own.
+    """
     bars: bool = False
-    """Bars instead of points."""
+    """True for bars instead of points."""
     frame: str | None = None
-    """Cells for which this expression is true have a frame."""
+    """Expression that is true for cells with a frame."""
     text: str | None = None
-    """Written into cells in the colour that the column `ink` names, `small` below it."""
+    """Column written into cells in the colour that the column `ink` names, with `small` below."""
     small: str | None = None
     above: dict[str, str] = {}
-    """Columns drawn as lines above cells, over the same x, and what each is called."""
+    """Columns drawn as lines above the cells, over the same x, with their names."""
 
 
 class Figure(style.Exhibit):
@@ -93,15 +97,17 @@ class Figure(style.Exhibit):
     more: str = ""
     """Further explanation, folded away on the page."""
     choose: tuple[str, ...] = ()
-    """Columns of what is drawn, of which one value is shown at a time."""
+    """Columns of which the page shows one value at a time."""
     compares: bool = False
-    """Whether the page shows it only with several panels; another figure shows a single one."""
+    """True if the page shows the figure only with several panels; another figure shows a single
+    one.
+    """
     as_it_is: bool = False
-    """Whether the table is drawn as it is and not as means over seeds."""
+    """True if the table is drawn unchanged and not averaged over seeds."""
     points_at_least: int = 0
-    """Number of points that a choice needs on the page; a table shows fewer better."""
+    """Smallest number of points for the page; a table shows fewer points better."""
     noisy_at_least: int = 0
-    """Number of noisy examples that a run needs on the page; fewer only show chance."""
+    """Smallest number of noisy examples of a run for the page; fewer only show chance."""
     shape: Literal["curves", "points", "bars", "cells", "stacks"]
     look: Look
 
@@ -110,14 +116,14 @@ class Figure(style.Exhibit):
         return draw(self.shape, self.rows(table), self.look)
 
     def rows(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Return the rows that are drawn for a table."""
+        """Return the rows drawn from a table."""
         known: Mapping[str, Callable[[pd.DataFrame], pd.DataFrame]] = {**ROWS, **brought("rows")}
         if self.name in known:
             return known[self.name](table)
         return table.copy() if self.as_it_is else self._means(table)
 
     def _means(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Average the drawn column, and the numbers that a hover shows after it, over seeds."""
+        """Average the drawn column, and the numbers shown on hover, over seeds."""
         look, names = self.look, list(self.look.hover)
         value = look.x if self.shape == "bars" else look.y
         at = names.index(value)
@@ -152,7 +158,7 @@ class Drawn:
 
     @classmethod
     def of(cls, chart: Any, marked: pd.DataFrame) -> "Drawn":
-        """Take a chart with one table apart."""
+        """Separate a chart's specification from its table."""
         rows = chart.data
         chart = chart.copy(deep=False)
         chart.data = rows.head(1)  # Altair reads the columns' types off it
@@ -227,7 +233,14 @@ SCALED = {"png": {"scale": 2}}
 def write_figures(
     results: Results, folder: Path, file_format: str = "png", only: Sequence[str] = ()
 ) -> tuple[list[Path], list[Figure]]:
-    """Write all figures, or those called `only`; return the files, and figures without results."""
+    """Write all figures, or only some; return the files, and the figures without results.
+
+    Args:
+        results: Results of a study.
+        folder: Folder of the files.
+        kind: Format: png, svg or pdf.
+        only: Names of the figures to write; all by default.
+    """
     lookup("figure format", file_format, {name: name for name in FORMATS})
     chosen = Figure.chosen(figures_of(results), only)
     drawn = {figure: figure.drawn(results) for figure in chosen}
@@ -293,7 +306,7 @@ def draw(shape: str, tidy: pd.DataFrame, look: Look) -> alt.TopLevelMixin:
 
 
 def _step(tidy: pd.DataFrame, look: Look) -> int:
-    """Return the height of a row: many rows share the room, but can still be read."""
+    """Return the height of a row: many rows share the space, but stay legible."""
     room = look.tallest or math.inf
     return int(max(LOWEST, min(look.step, room / tidy[look.y].nunique())))
 
@@ -447,9 +460,9 @@ def stacks(tidy: pd.DataFrame, look: Look) -> alt.LayerChart:
 
 SHAPES = {shape.__name__: shape for shape in (curves, points, bars, cells, stacks)}
 ABOVE = 90
-"""Height, in pixels, of lines above cells."""
+"""Height in pixels of lines above cells."""
 LOWEST = 14
-"""Least height of a row in pixels, so that its number can be read."""
+"""Smallest height of a row in pixels at which its number is legible."""
 FEW_BANDS = 5
 """Largest number of bands drawn strongly; more would hide the lines."""
 DASHES = [5, 4]
@@ -462,13 +475,13 @@ def _base(tidy: pd.DataFrame, look: Look) -> alt.Chart:
 
 
 def _named(tidy: pd.DataFrame, look: Look, scale: Any = style.colours) -> dict[str, Any]:
-    """Return colours or markers; names that stand along the left need no legend."""
+    """Return colours or markers; names written along the left axis need no legend."""
     found = style.channel(look.colour, tidy[look.colour], look.colour_title, scale)
     return {**found, "legend": None} if look.colour == look.y else found
 
 
 def _number_axis(look: Look, name: str) -> alt.Axis:
-    """Return an axis with whole layers, unless centres of gravity are less than that apart."""
+    """Return an axis with whole layers, unless centres of gravity differ by less than a layer."""
     if look.whole:
         return style.whole_numbers()
     step = {"tickMinStep": alt.expr("domain('y')[1] - domain('y')[0] > 2 ? 1 : 0")}
@@ -476,7 +489,7 @@ def _number_axis(look: Look, name: str) -> alt.Axis:
 
 
 def _marks(base: alt.Chart, tidy: pd.DataFrame, look: Look, *, opacity: Any, size: int) -> Any:
-    """Draw filled points with the marker of their task or series; hollow ones where asked."""
+    """Draw filled points with the marker of their task or series; hollow ones where requested."""
     shape = alt.Shape(**_named(tidy, look, style.markers))
     fill = alt.Fill(**_named(tidy, look))
     filled = alt.condition(look.hollow, alt.value(0), alt.value(1)) if look.hollow else alt.value(1)
@@ -486,7 +499,7 @@ def _marks(base: alt.Chart, tidy: pd.DataFrame, look: Look, *, opacity: Any, siz
 
 
 def _fading(look: Look) -> tuple[Callable[[float], Any], list[alt.Parameter]]:
-    """Let a click on a task in the legend fade all other tasks."""
+    """Return a selection that fades all tasks but the one clicked in the legend."""
     if look.colour != "task" or look.y == "task":
         return alt.value, []
     chosen = alt.selection_point(fields=["task"], bind="legend")

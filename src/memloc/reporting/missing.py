@@ -1,4 +1,4 @@
-"""Finds the parts of a study that are missing, and the commands that make them."""
+"""Finds the missing parts of a study, and the commands that make them."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -22,24 +22,24 @@ _FILE: dict[str, dict[str, str]] = yaml.safe_load(asset("commands.yaml"))
 COMMANDS, IN_STUDIES = _FILE["commands"], _FILE["in_studies"]
 """Commands by the part of a study that they make; those for folders with a study's file."""
 VERBS = {"localiser": "localise", "analysis": "analyse"}
-"""Command that runs methods of a kind."""
+"""Commands that run methods, by the kind of the methods."""
 LARGE = "facebook/opt-1.3b"
 """Large model of the paper's appendix B."""
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Table of the parts that each run has, and commands for the missing ones."""
+    """Which parts each run has, as a table, and commands for the missing ones."""
 
     table: pd.DataFrame
     commands: tuple[str, ...]
     sentence: str = ""
-    """Sentence that says what is missing; empty if nothing is."""
+    """Sentence on what is missing; empty if nothing is."""
 
 
 def command(part: str, results: Results) -> str:
     """Return the command that makes a part for the first run without it; empty if none does."""
-    study, there = _Study.of(results), _there(results)
+    study, present = _Study.of(results), _there(results)
     # A part of the report of some methods, such as their events, is made by any of these.
     parts = [n for n, m in methods().items() if part in m.report and part not in methods()]
     if part == "localise" and len(results["runs"]):
@@ -51,42 +51,44 @@ def command(part: str, results: Results) -> str:
         study.command(name, row, run)
         for row, run in _each(results)
         for name in parts
-        if _key(row) not in there.get(name, ())
+        if _key(row) not in present.get(name, ())
     )
     return next(filter(None, every), "")
 
 
 def commands_of(results: Results) -> dict[str, dict[str, str]]:
-    """Return, by `model|task`, the command for every part and method that can be made there.
+    """Return, by `model|task`, the commands for all parts and methods, for the lowest seed.
 
     Commands are for the lowest seed.
     """
     parts = [*(part for part in COMMANDS if part not in VERBS.values()), *_there(results)]
-    study, found = _Study.of(results), dict[str, dict[str, str]]()
+    study, by_case = _Study.of(results), dict[str, dict[str, str]]()
     for row, run in sorted(_each(results), key=lambda each: int(each[0]["seed"])):
         lines = {part: study.command(part, row, run) for part in parts}
         known = {part: line for part, line in lines.items() if line}
-        found.setdefault(f"{row['model']}|{row['task']}", known)
-    return found
+        by_case.setdefault(f"{row['model']}|{row['task']}", known)
+    return by_case
 
 
 def coverage(results: Results) -> Coverage:
-    """List which localisers and analyses looked at each run, and the commands for the others."""
-    there, study = _there(results), _Study.of(results)
+    """Return which localisers and analyses were applied to each run, and commands for the
+    others.
+    """
+    present, study = _there(results), _Study.of(results)
     rows, commands = [], list[str]()
     for row, run in _each(results):
-        has = {part: _key(row) in runs for part, runs in there.items()}
+        has = {part: _key(row) in runs for part, runs in present.items()}
         rows.append({**{n: row[n] for n in (*RUN, "memorised")}, **has})
         # Nothing is localised in a run that did not memorise: training comes first.
         lacking = [part for part in has if not has[part]] if row["memorised"] else ["train"]
         commands += filter(None, (study.command(part, row, run) for part in lacking))
-    table = pd.DataFrame(rows, columns=[*RUN, "memorised", *there])
+    table = pd.DataFrame(rows, columns=[*RUN, "memorised", *present])
     commands = list(dict.fromkeys(commands))
-    said = ""
+    sentence = ""
     if commands:
         what = OTHERS if results.asked is None else PARTS
-        said = f"{what}; the page lists {counted(len(commands), 'command')}."
-    return Coverage(table, tuple(commands), said)
+        sentence = f"{what}; the page lists {counted(len(commands), 'command')}."
+    return Coverage(table, tuple(commands), sentence)
 
 
 OTHERS = "Other methods can look at these runs, too"
@@ -94,7 +96,7 @@ PARTS = "Parts of the study are missing"
 
 
 def _there(results: Results) -> dict[str, set[tuple[Any, ...]]]:
-    """Return the runs that each method looked at, for expected methods and those with results.
+    """Return the runs that each method was applied to, for expected methods and those with results.
 
     A study's file says which methods are expected; without one, all of memloc's own are.
     """
@@ -103,10 +105,10 @@ def _there(results: Results) -> dict[str, set[tuple[Any, ...]]]:
         named = [name for name in methods() if name in results.asked]
     named += results["made"]["method"].tolist()
     usual = [n for n in dict.fromkeys(named) if n not in methods() or methods()[n].by_default]
-    found: dict[str, set[tuple[Any, ...]]] = {name: set() for name in usual}
+    present: dict[str, set[tuple[Any, ...]]] = {name: set() for name in usual}
     for row in results.made.to_dict("records"):
-        found.get(row["method"], set()).add(_key(row))
-    return found
+        present.get(row["method"], set()).add(_key(row))
+    return present
 
 
 def _key(row: Mapping[Any, Any]) -> tuple[Any, ...]:
@@ -138,26 +140,26 @@ class _Study:
             return ""
         if part == "train" and run.record.command:
             return run.record.command
-        own = {"model": run.spec.model, "run": str(run.folder), "task": str(row["task"])}
-        named = {name: shlex.quote(value) for name, value in own.items()}
+        values = {"model": run.spec.model, "run": str(run.folder), "task": str(row["task"])}
+        named = {name: shlex.quote(value) for name, value in values.items()}
         return self.written(part, {**self.usual, **named, "seed": str(row["seed"])})
 
     def written(self, part: str, values: Mapping[str, str]) -> str:
-        """Return a command with these values in it."""
+        """Return a command with these values inserted."""
         known, named = COMMANDS | (IN_STUDIES if self.has_file else {}), {}
         if part not in COMMANDS:
             part, named = VERBS[find_method(part).kind], {"method": part}
         return known[part].format(**{**values, **named})
 
     def _can_train(self, part: str, row: Mapping[Any, Any], run: Run) -> bool:
-        """Return whether a command can train the run: own data need a study's file or a record."""
+        """Return whether a command can train the run; own data need a study's file or a record."""
         if part == "train" and (self.has_file or run.record.command):
             return True
         return part == "post_processing" or row["category"] != OWN
 
 
 def _can_run(method: str, run: Run) -> bool:
-    """Return whether a run has, or `memloc train` can make, the weights that a method needs."""
+    """Return whether a run has the weights that a method needs, or `memloc train` can make them."""
     asked, without = find_method(method)(), set(run.status.without)
     if run.record.made_by == "adopt":
         without |= {name for name in asked.needs if not run.has(name)}
@@ -170,7 +172,7 @@ def _can_run(method: str, run: Run) -> bool:
 
 
 def _usual(results: Results) -> dict[str, str]:
-    """Return the values of commands where there is no run to take them from."""
+    """Return default values for commands if there is no run to take them from."""
     study, task = str(results.folder), "tiny-topic"
     runs = results.runs[results.runs["category"] != OWN]
     many = runs.loc[(runs["n_classes"] > 2) & ~runs["task"].str.endswith(BINARY), "task"]

@@ -34,23 +34,23 @@ from memloc.store.files import whole_file
 from memloc.store.records import as_stored, read_json, write_json
 
 SECTIONS: dict[str, dict[str, str]] = yaml.safe_load(asset("page.yaml"))
-"""Names of the sections in the list at the top, their headings and the words below."""
+"""Sections of the page: their names in the list at the top, headings, and introductions."""
 SHORT = 16
-"""Rows of a table that is not folded away."""
+"""Number of rows up to which a table is not folded away."""
 DIGITS = 5
-"""Significant digits of the numbers behind figures."""
+"""Number of significant digits of the numbers behind figures."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """The page that was written, and its summary."""
+    """The written page, and its summary."""
 
     path: Path
     summary: Summary
     commands: tuple[str, ...]
-    """Commands that make what is missing."""
+    """Commands that make the missing parts."""
     missing: str = ""
-    """Sentence that says what is missing; empty if nothing is."""
+    """Sentence on what is missing; empty if nothing is."""
 
 
 @checked_arguments
@@ -67,7 +67,7 @@ def report(study: str | Path, out: str | Path | None = None) -> Path:
 
 
 def write_report(study: str | Path, out: str | Path | None = None) -> Report:
-    """Write `report/index.html` into a study's folder, or `out`."""
+    """Write the page into a study's folder as `report/index.html`, or to `out`."""
     results = load_results(study)
     path = paths.page(Path(study)) if out is None else Path(out)
     summary, found = summarise(results), coverage(results)
@@ -96,7 +96,7 @@ def read_report(study: str | Path) -> Report | None:
 
 
 def render(results: Results, summary: Summary, found: Coverage | None = None) -> str:
-    """Return the whole page as text."""
+    """Return the whole page as HTML."""
     there = coverage(results) if found is None else found
     every = {figure: figure.drawn(results) for figure in figures_of(results)}
     drawn = {f: d for f, d in every.items() if d is not None and f.says_something(d, results)}
@@ -194,7 +194,7 @@ def _heading(figure: Figure, drawn: Drawn) -> dict[str, Any]:
 
 
 def _start(choices: dict[str, list[str]], drawn: dict[Figure, Drawn]) -> dict[str, str]:
-    """Return the first choice: the most exact method, the model and task with most figures."""
+    """Return the initial choice: the most exact method, the model and task with most figures."""
     shown = []
     for figure, found in drawn.items():
         names = [name for name in figure.choose if name in choices]
@@ -252,7 +252,7 @@ def _coverage(found: Coverage) -> dict[str, Any]:
 
 
 def how_made(results: Results) -> dict[str, Any]:
-    """Return the study's file, the commands in their order, all settings and the versions."""
+    """Return the study's file, the commands in order, all settings and the versions."""
     study = results.folder / paths.STUDY
     return {
         "study": study.read_text(encoding="utf-8") if study.is_file() else "",
@@ -263,7 +263,7 @@ def how_made(results: Results) -> dict[str, Any]:
 
 
 def _settings(results: Results) -> list[dict[str, Any]]:
-    """Return the settings of runs and methods, each set of them once with its number of runs."""
+    """Return the settings of runs and methods, each distinct set once, with its number of runs."""
     runs = zip(results.runs.to_dict("records"), results.records, strict=True)
     used = Counter(
         ("preset", row["preset"], row["changes"], json.dumps(record.spec.settings.flat()))
@@ -296,7 +296,7 @@ def _template() -> jinja2.Template:
 
 
 def _code(text: str) -> Markup:
-    """Escape a text, and set the parts between backticks as code."""
+    """Escape a text, and mark the parts between backticks as code."""
     unbroken = text.replace(" %", "\u00a0%")  # no line ends between a number and its sign
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(unbroken))))
 
@@ -308,7 +308,7 @@ def _answer(text: str) -> Markup:
 
 
 def _script_json(value: Any) -> Markup:
-    """Return JSON for a script element, which no text in it can end."""
+    """Return JSON for a script element, in which no text can close the element."""
     return Markup(_as_json(value).replace("<", "\\u003c"))
 
 
@@ -317,7 +317,7 @@ def _as_json(value: Any) -> str:
 
 
 def _script(text: str) -> str:
-    """Return code for a script element, which no string in it can end."""
+    """Return code for a script element, in which no string can close the element."""
     return text.replace("</script", r"<\/script").replace("<!--", r"<\!--")
 
 
@@ -335,7 +335,7 @@ def packed(value: Any) -> str:
 
 
 def columns_of(tidy: pd.DataFrame) -> dict[str, Any]:
-    """Return a table by columns; texts are positions in a list of distinct texts."""
+    """Return a table by columns; texts become positions in a list of distinct texts."""
     return {"n": len(tidy), "columns": {str(n): _column(tidy[n]) for n in tidy.columns}}
 
 

@@ -26,26 +26,26 @@ from memloc.store.records import as_stored, read_columns
 
 _FILE = packaged(__file__)
 KEY: tuple[str, ...] = tuple(_FILE["run"])
-"""First columns of a table: the run that a row belongs to."""
+"""First columns of a table, which identify the run of a row."""
 PLANT: tuple[str, ...] = tuple(_FILE["plant"])
-"""Columns of planted runs: the layers that may change, and whether it is a null."""
+"""Columns of planted runs: the layers that may change, and whether the run is a null."""
 COLUMNS: dict[str, list[str]] = {
     table: [name for each in columns for name in _FILE.get(each, [each])]
     for table, columns in (_FILE["tables"] | brought("columns")).items()
 }
-"""Columns of every table, which it has even without rows."""
+"""Columns of every table, which exist even without rows."""
 LOCALISED = ("layers", "mcog", "windows")
-"""Tables that all localisers share."""
+"""Names of the tables that all localisers have."""
 UNSEEN = [("split", "==", "validation")]
 
 Row = dict[str, Any]
 TableParts = Sequence[tuple[Row, Any]]
-"""Tables with the key that stands before the rows of each."""
+"""Parts of a table, each with the key to put before its rows."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A result in the folder of one run, with its tables unread."""
+    """A result in the folder of one run, whose tables are read when needed."""
 
     run: Row
     """Key of the run."""
@@ -56,7 +56,7 @@ class Stored:
 
     @property
     def key(self) -> Row:
-        """Columns that stand before the rows of its tables."""
+        """Columns to put before the rows of its tables."""
         remark = " ".join(self.about.get("remarks", []))
         return {**self.run, "method": self.method, "remark": remark}
 
@@ -67,7 +67,7 @@ class Stored:
 
     @property
     def called(self) -> dict[str, str]:
-        """Names, among the tables of a study, of the tables that are read."""
+        """Names of its tables among the tables of a study."""
         names = {name: name for name in LOCALISED}
         if "mcog" not in self.tables:
             names = {name: f"{self.method}_{name}" for name in ("layers", "summary")}
@@ -77,21 +77,21 @@ class Stored:
         return {name: names[name] for name in self.tables if name in names}
 
     def read(self, name: str) -> Any:
-        """Read the Arrow table of this name."""
+        """Read the table of this name with Arrow."""
         record = {"method": self.method, "about": self.about, "tables": self.tables}
         return stored_table(self.folder, record, name)
 
 
 @dataclass(frozen=True)
 class KeyedRun:
-    """A run with the key of its rows."""
+    """A run, with the key of its rows."""
 
     key: Row
     run: Run
 
     @cached_property
     def stored(self) -> list[Stored]:
-        """Results of the methods that looked at the run."""
+        """Results of the methods that were applied to the run."""
         names = (paths.ABOUT, paths.ANY_TABLE)  # tables without a record are refused
         folders = {path.parent for name in names for path in kept_files(self.run, name)}
         return [_stored(self, folder) for folder in sorted(folders)]
@@ -120,7 +120,7 @@ def kept_files(run: Run, name: str) -> list[Path]:
 
 
 def find_runs(folder: Path) -> list[KeyedRun]:
-    """Return the runs below a folder by task, model and seed; runs of one key never merge."""
+    """Return the runs below a folder, sorted by task, model and seed; equal keys are kept apart."""
     places = [
         path.parent
         for path in (*folder.rglob(paths.RUN), *_without_record(folder))
@@ -140,7 +140,7 @@ def find_runs(folder: Path) -> list[KeyedRun]:
 
 
 def _without_record(folder: Path) -> list[Path]:
-    """Return labels of trained runs without a record, which are refused and not left out."""
+    """Return label files of runs that lost their record, which are refused rather than left out."""
     return [
         path
         for path in folder.rglob(paths.LABELS)
@@ -212,10 +212,10 @@ def _run_row(run: Run, folder: Path, needed: float) -> Row:
 
 
 def read_shown(stored: Sequence[Stored], before: str = "") -> dict[str, pd.DataFrame]:
-    """Return the tables that methods left, by their names among the tables of a study.
+    """Return the tables of methods, by their names among the tables of a study.
 
-    With `before`, only tables that have columns under their name with that in front. The layers of
-    planted runs are left to `read_control_layers`.
+    With `before`, only tables for which columns are defined under their name with that prefix. The
+    layers of planted runs are left to `read_control_layers`.
     """
     parts: dict[str, list[tuple[Row, Any]]] = defaultdict(list)
     for each in stored:
@@ -252,7 +252,7 @@ def read_answers(name: str, stored: Sequence[Stored]) -> pd.DataFrame:
 
 
 def is_right(run: Row, found: Answer) -> bool:
-    """Return whether a plant is called concentrated, and half of it is in planted layers alone."""
+    """Return whether a plant is called concentrated, with half of it in planted layers only."""
     if run.get("null", True) or found.word != "concentrated":
         return False
     return {layer - 1 for layer in found.layers} <= {*planted_layers(str(run["planted"]))}
@@ -262,7 +262,7 @@ def compared(answers: pd.DataFrame, layers: pd.DataFrame | None) -> pd.DataFrame
     """Choose the primary method of a study, correct its answers, and compare the other methods.
 
     The most exact method that exchanges layers is primary. Its p-values are corrected over its runs
-    alone (Holm), so asking more methods weakens no finding. Answers of other methods have no
+    alone (Holm), so applying more methods weakens no finding. Answers of other methods have no
     corrected p; they agree with the primary method or not. `layers` has the weights.
     """
     able = [name for name in answers["method"].unique() if exactness(name)]
@@ -287,7 +287,9 @@ def compared(answers: pd.DataFrame, layers: pd.DataFrame | None) -> pd.DataFrame
 
 
 def _by_good_references(planted: Sequence[KeyedRun], needed: float) -> list[Stored]:
-    """Return results of planted runs, but for those decided by a reference that learnt little."""
+    """Return results of planted runs, without those that depend on a reference that learnt
+    little.
+    """
     # A null has the reference weights of its plant.
     own = {_plant(each): each.run.reference_accuracy for each in planted if not each.run.is_null}
     kept = []
@@ -315,7 +317,7 @@ def read_control_layers(stored: Sequence[Stored]) -> pd.DataFrame:
 
 
 def read_plants(planted: Sequence[KeyedRun], layers: pd.DataFrame) -> pd.DataFrame:
-    """Return each planted run with the learning rate that it needed, accuracies and methods."""
+    """Return one row per planted run: the learning rate that it needed, accuracies and methods."""
     used = layers.groupby([*KEY, *PLANT])["method"].unique()
     rows = []
     for each in planted:
@@ -334,7 +336,7 @@ def read_plants(planted: Sequence[KeyedRun], layers: pd.DataFrame) -> pd.DataFra
 
 
 def join_parts(name: str, parts: TableParts) -> pd.DataFrame:
-    """Join the parts of a table, which are all of pandas or all of Arrow."""
+    """Join the parts of a table, which are all pandas or all Arrow tables."""
     columns = COLUMNS.get(name, [])
     if not parts:
         return pd.DataFrame(columns=columns)
@@ -358,7 +360,7 @@ def join_parts(name: str, parts: TableParts) -> pd.DataFrame:
 
 
 def _joined(name: str, parts: TableParts) -> pd.DataFrame:
-    """Join Arrow tables; an error names the first that does not fit those before it."""
+    """Join Arrow tables; an error names the first table that does not fit those before it."""
     import pyarrow as pa
 
     schema = parts[0][1].schema
@@ -378,7 +380,9 @@ def _joined(name: str, parts: TableParts) -> pd.DataFrame:
 
 
 def commands(runs: Sequence[KeyedRun]) -> Iterator[str]:
-    """Yield recorded commands in the order to repeat them: runs, methods, then planted runs."""
+    """Yield the recorded commands in the order for repeating them: runs, methods, then planted
+    runs.
+    """
     for is_planted in (False, True):
         some = [each for each in runs if (each.run.plant is not None) == is_planted]
         yield from (each.run.record.command for each in some)

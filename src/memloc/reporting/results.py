@@ -23,7 +23,7 @@ from memloc.store import paths
 from memloc.store.records import as_path, as_stored, read_columns
 
 READ = tuple(name for name in COLUMNS if name not in derived())
-"""Tables that are read at once; the others are derived from them when they are asked for."""
+"""Tables that are read at once; the others are derived from them when needed."""
 Which = Literal["all", "memorised", "whole", "usual"]
 """Runs of a table: all; those that memorised; of them, those of whole tasks, not of binarised
 ones; of these, those of models that are as deep as most."""
@@ -33,27 +33,27 @@ ones; of these, those of models that are as deep as most."""
 class Results:
     """The tidy tables of a study; each can be read as an attribute, such as `results.layers`.
 
-    Tables that were read have their columns even without rows. Tables that follow from others
-    are computed when they are first asked for, and kept.
+    Tables that are read have their columns even without rows. Derived tables are computed when
+    first used, and kept.
     """
 
     folder: Path
     protocol: Protocol
-    """Settings of the study; of runs without a study's file, the preset of the first run."""
+    """Settings of the study; without a study's file, the preset of the first run."""
     tables: Mapping[str, pd.DataFrame]
-    """Tables by name: memloc's own, and those that other packages' methods leave."""
+    """Tables by name: memloc's own, and those of other packages' methods."""
     commands: tuple[str, ...] = ()
-    """Recorded commands, in the order to repeat them."""
+    """Recorded commands, in the order for repeating them."""
     asked: frozenset[str] | None = None
-    """Methods that the study's file asks for; None without such a file."""
+    """Methods named in the study's file; None without a file."""
     _derived: dict[str, pd.DataFrame] = field(default_factory=dict, init=False, repr=False)
 
     def __getitem__(self, name: str) -> pd.DataFrame:
         if name in self.tables:
             return self.tables[name]
         if name not in self._derived:
-            made = lookup("table", name, derived())(self)
-            self._derived[name] = made.reindex(columns=COLUMNS[name]) if name in COLUMNS else made
+            table = lookup("table", name, derived())(self)
+            self._derived[name] = table.reindex(columns=COLUMNS[name]) if name in COLUMNS else table
         return self._derived[name]
 
     def __getattr__(self, name: str) -> pd.DataFrame:
@@ -67,11 +67,11 @@ class Results:
         return [*super().__dir__(), *self.tables, *derived()]
 
     def with_tables(self, **tables: pd.DataFrame) -> "Results":
-        """Return the same results with other tables in place of those of these names."""
+        """Return these results with the tables of these names replaced."""
         return replace(self, tables={**self.tables, **tables})
 
     def only(self, **values: object) -> "Results":
-        """Return the rows of one task, model or seed, e.g. `only(model="tiny-opt")`.
+        """Return the results of one task, model or seed, e.g. `only(model="tiny-opt")`.
 
         A column or value that no table has is refused.
         """
@@ -88,14 +88,14 @@ class Results:
     def _require(self, column: str, value: object) -> None:
         tables = [table for table in self.tables.values() if len(table.columns)]
         lookup("column", column, dict.fromkeys(str(c) for table in tables for c in table.columns))
-        found = [table[column].dropna().unique() for table in tables if column in table.columns]
-        known = list(dict.fromkeys(each for values in found for each in values.tolist()))
+        values_of = [table[column].dropna().unique() for table in tables if column in table.columns]
+        known = list(dict.fromkeys(each for values in values_of for each in values.tolist()))
         if value not in known:
             lookup(column, value, dict.fromkeys(map(str, known)))
             raise UnknownName(f"No {column} is {value!r}: values of this column are no strings.")
 
     def part(self, name: str, runs: Which = "all") -> pd.DataFrame:
-        """Return a table, or the rows of some runs in it."""
+        """Return a table, or its rows for some of the runs."""
         if runs == "all":
             return self[name]
         table = self._memorised(name)
@@ -106,7 +106,7 @@ class Results:
     def memorised(self, name: str) -> pd.DataFrame:
         """Return a table without runs that did not memorise.
 
-        Rows that a reference decided which did not learn its own labels are left out as well.
+        Rows that depend on a reference that did not learn its own labels are left out as well.
         """
         return self.part(name, "memorised")
 
@@ -119,15 +119,15 @@ class Results:
         if table.empty:
             return table
         # Another package's table may have a column of any name: ours keeps this one.
-        found = table.merge(self._learnt[[*RUN, "unlearnt"]], on=RUN, suffixes=("_theirs", ""))
-        decided: Any = found.get("variant", "plain") != "plain"
-        if "method" in found:
-            decided = found["method"].isin(by_reference())
-        found = found[~(found.pop("unlearnt") & decided)].reset_index(drop=True)
-        return self.weighed(found) if name == "mcog" else found
+        joined = table.merge(self._learnt[[*RUN, "unlearnt"]], on=RUN, suffixes=("_theirs", ""))
+        decided: Any = joined.get("variant", "plain") != "plain"
+        if "method" in joined:
+            decided = joined["method"].isin(by_reference())
+        joined = joined[~(joined.pop("unlearnt") & decided)].reset_index(drop=True)
+        return self.weighed(joined) if name == "mcog" else joined
 
     def weighed(self, mcog: pd.DataFrame) -> pd.DataFrame:
-        """Return a table of M-CoG as the protocol wants them: per seed, or of mean weights."""
+        """Return a table of M-CoG as the protocol requires: per seed, or of mean weights."""
         if self.protocol.summary.mcog == "mean over seeds":
             return mcog
         return claims.weigh_mean_weights(mcog, self["layers"])
@@ -140,7 +140,7 @@ class Results:
 
     @cached_property
     def _learnt(self) -> pd.DataFrame:
-        """Runs that memorised, and whether their reference did not learn its own labels."""
+        """Runs that memorised, with whether their reference failed to learn its own labels."""
         runs, needed = self["runs"], self.protocol.verdict.noisy_at_least
         kept = runs[runs["memorised"].astype(bool)]
         return kept.assign(unlearnt=kept["reference_accuracy"] < needed)
@@ -152,18 +152,18 @@ class Results:
 
     @property
     def large(self) -> list[str]:
-        """Models with more layers than most: those of appendix B."""
+        """Models with more layers than most: those of the paper's appendix B."""
         runs = self["runs"]
         return list(dict.fromkeys(runs.loc[runs["depth"] > usual_depth(runs), "model"]))
 
     @property
     def first_runs(self) -> list[pd.DataFrame]:
-        """One row of `runs` per task and model: of those that memorised, the lowest seed."""
+        """One row of `runs` per task and model: the lowest seed among those that memorised."""
         rows = self._learnt.groupby(POINT, sort=False)["seed"].idxmin()
         return [self["runs"].loc[[row]] for row in rows]
 
     def opened(self, runs: pd.DataFrame) -> Iterator[tuple[Row, Run]]:
-        """Open the runs of some rows of `runs`; each comes with its key."""
+        """Open the runs of some rows of `runs`; yield each with its key."""
         for row in runs.to_dict("records"):
             yield {name: row[name] for name in KEY}, Run.open(self.folder / row["folder"])
 
@@ -174,11 +174,11 @@ class Results:
 
     @cached_property
     def versions(self) -> list[dict[str, str]]:
-        """Versions of libraries that made the runs, each set of them once."""
+        """Versions of libraries that made the runs, each distinct set once."""
         files = [self.folder / folder / paths.LABELS for folder in self["runs"]["folder"]]
         notes = [json.loads(read_columns(p, []).schema.metadata[b"memloc"]) for p in files]
-        found = [note.get("versions", {}) for note in notes]
-        return list({tuple(each.items()): each for each in found}.values())
+        versions = [note.get("versions", {}) for note in notes]
+        return list({tuple(each.items()): each for each in versions}.values())
 
 
 @checked_arguments
@@ -193,7 +193,7 @@ def load_results(path: str | Path) -> Results:
         raise StoreError(f"{folder} is not a folder: give a study, e.g. `runs`.")
     with as_stored(folder, "run again what was changed there"):
         runs = find_runs(folder)
-        protocol = settings_of(folder, [each.run.record for each in runs])
+        protocol = settings_of(folder, [keyed.run.record for keyed in runs])
         tables = {name: pd.DataFrame(columns=COLUMNS[name]) for name in READ}
         tables |= read_tables(folder, runs, protocol.verdict.noisy_at_least)
         return Results(folder, protocol, tables, tuple(commands(runs)), _asked(folder))
@@ -209,13 +209,13 @@ def _asked(folder: Path) -> frozenset[str] | None:
 
 
 COMPARING = {"verdict", "agreement", "summary"}
-"""Settings by which the results of several runs are combined."""
+"""Groups of settings by which the results of several runs are combined."""
 
 
 def settings_of(folder: Path, records: Sequence[RunRecord]) -> Protocol:
-    """Return the settings of a study; of runs without a study's file, the preset of the first."""
-    if (found := protocol_of_study(folder)) is not None:
-        return found
+    """Return the settings of a study; without a study's file, the preset of the first run."""
+    if (protocol := protocol_of_study(folder)) is not None:
+        return protocol
     used = list(dict.fromkeys(record.spec.settings.preset for record in records)) or ["paper"]
     rules = [preset(name).model_dump(include=COMPARING) for name in used]
     if any(rule != rules[0] for rule in rules):

@@ -1,4 +1,4 @@
-"""Functions from tables of results to the rows that figures draw."""
+"""Functions that turn tables of results into the rows that figures draw."""
 
 from collections.abc import Callable
 from functools import partial
@@ -66,13 +66,15 @@ def event_pairs(table: pd.DataFrame) -> pd.DataFrame:
         of = everywhere[everywhere["event"].isin([along, up])]
         across, upwards = (_event(of[of["event"] == name], keys) for name in (along, up))
         parts.append(across.merge(upwards, on=keys, suffixes=("_x", "_y")))
-    found = pd.concat(parts, ignore_index=True)
-    found["set"] = np.where(found["task"].str.endswith(BINARY), "two classes", "all classes")
-    return found
+    pairs = pd.concat(parts, ignore_index=True)
+    pairs["set"] = np.where(pairs["task"].str.endswith(BINARY), "two classes", "all classes")
+    return pairs
 
 
 def event_names() -> list[tuple[str, str]]:
-    """Return the events of the class (drawn along the bottom) and of memorisation, by method."""
+    """Return the names of the events of the class (horizontal axis) and of memorisation, by
+    method.
+    """
     every = [method.report.get("events", {}) for method in methods().values()]
     roles = [{about["role"]: name for name, about in events.items()} for events in every if events]
     return [(names["class"], names["memory"]) for names in roles if len(names) == 2]
@@ -108,8 +110,8 @@ def agreement_cells(table: pd.DataFrame) -> pd.DataFrame:
 def window_matrices(table: pd.DataFrame) -> pd.DataFrame:
     """Return the mean error of windows by their width and by the layers in them.
 
-    Errors are divided by the error of all layers if layer weights are. They are means over seeds,
-    with the outermost ends of the seeds' Wilson intervals.
+    Errors are divided by the error of all layers for methods that normalise. They are means over
+    seeds, with the outermost ends of the seeds' Wilson intervals.
     """
     keys = ["task", "model", "method", "seed"]
     parts = {key: _cells(part) for key, part in table.groupby(keys, sort=False)}
@@ -118,7 +120,7 @@ def window_matrices(table: pd.DataFrame) -> pd.DataFrame:
 
 
 CLEAN = ("clean_error", "difference")
-"""Columns: the error of clean examples, and how much larger that of noisy ones is."""
+"""Columns of the error of clean examples, and of the excess of noisy ones over it."""
 
 
 def _cells(part: pd.DataFrame) -> pd.DataFrame:
@@ -142,7 +144,7 @@ def _cells(part: pd.DataFrame) -> pd.DataFrame:
 
 
 LIGHT = 0.3
-"""Share below which a cell is dark and its number light."""
+"""Share below which a cell is dark, so that its number is written in a light colour."""
 
 
 def strip_cells(table: pd.DataFrame) -> pd.DataFrame:
@@ -161,7 +163,7 @@ def strip_cells(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def centres(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the centre of the planted layers and that of each method's weights.
+    """Return the centre of the planted layers and the centre of each method's weights.
 
     Of trivial baselines, that of the one whose centres are nearest to those of the plants.
     """
@@ -170,15 +172,18 @@ def centres(table: pd.DataFrame) -> pd.DataFrame:
     held = real.assign(held=real["weight"].clip(0), moment=real["weight"].clip(0) * real["layer"])
     sums = held.groupby(keys, sort=False)[["held", "moment"]].sum().reset_index()
     planted = [np.mean(planted_layers(str(plant))) + 1 for plant in sums["planted"]]
-    found = sums.assign(
+    table_of_centres = sums.assign(
         planted_centre=planted, centre=sums["moment"] / sums["held"].where(sums["held"] > 0)
     )
-    is_trivial = found["method"].isin(trivial_names())
+    is_trivial = table_of_centres["method"].isin(trivial_names())
     if not is_trivial.any():
-        return found
-    away = (found["centre"] - found["planted_centre"]).abs()[is_trivial]
-    best = found["method"] == away.groupby(found["method"]).mean().idxmin()
-    return pd.concat([found[~is_trivial], found[best].assign(method=BASELINE)], ignore_index=True)
+        return table_of_centres
+    away = (table_of_centres["centre"] - table_of_centres["planted_centre"]).abs()[is_trivial]
+    best = table_of_centres["method"] == away.groupby(table_of_centres["method"]).mean().idxmin()
+    return pd.concat(
+        [table_of_centres[~is_trivial], table_of_centres[best].assign(method=BASELINE)],
+        ignore_index=True,
+    )
 
 
 ROWS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
@@ -196,4 +201,4 @@ ROWS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "strip": strip_cells,
     "centres": centres,
 }
-"""Functions that make the rows of a figure, by its name."""
+"""Functions that make the rows of a figure, by the figure's name."""

@@ -1,4 +1,4 @@
-"""Puts numbers into sentences: of one result, and of a study."""
+"""Writes sentences with numbers: about one result, and about a study."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,26 +25,26 @@ from memloc.stats.depth import has_interval
 from memloc.stats.planted import BASELINE
 
 SAID: dict[str, Any] = yaml.safe_load(asset("sentences.yaml"))
-"""Sentences and parts of them, by name."""
+"""Templates of sentences and of their parts, by name."""
 NAMED = 3
-"""Names that a sentence lists; more are counted."""
+"""Largest number of names in a sentence; further ones are counted."""
 ANSWERED = 6
-"""Runs that are answered one by one; more are counted."""
+"""Largest number of runs with a sentence each; with more, runs are counted."""
 
 
 def phrase(name: str, **values: Any) -> str:
-    """Return the sentence of this name with these values in it."""
+    """Return the sentence of this name with these values inserted."""
     return str(SAID[name]).format(**values)
 
 
 def joined(clauses: Iterable[str], between: str = "; ") -> str:
-    """Join clauses to one sentence, with a capital letter and a full stop."""
+    """Join clauses into one sentence, with a capital letter and a full stop."""
     text = between.join(filter(None, clauses)).removesuffix(".")
     return f"{text[:1].upper()}{text[1:]}."
 
 
 def sentence(found: Result) -> str:
-    """Say what a method found in a model, and how sure that is."""
+    """Return a sentence on a method's result for a model, with its certainty."""
     text = _told(found)
     if found.about.get("forced"):
         return phrase("forced", share=found.about.get("final_noisy_accuracy", math.nan), text=text)
@@ -77,7 +77,7 @@ def _layers_matter(scores: Result) -> str:
 
 
 def _happening(event: Mapping[Any, Any]) -> str:
-    """Write an event with its layer; layers whose classes are not separable are marked."""
+    """Return an event with its layer in words; mark layers whose classes are not separable."""
     layer, low, high = (layer_name(event[name]) for name in ("layer", "low", "high"))
     never = layer == "never"
     known = has_interval(event["low"], event["high"], event["never"])
@@ -91,12 +91,12 @@ def _happening(event: Mapping[Any, Any]) -> str:
 
 
 def layer_name(layer: float) -> str:
-    """Write a layer as people read it."""
+    """Return a layer in words."""
     return "never" if math.isnan(layer) else f"{layer:.0f}"
 
 
 def remarks_on(table: pd.DataFrame) -> str:
-    """Say what the results in a table say against themselves, each sentence once with its runs."""
+    """Return the caveats of the results in a table, each once with its runs."""
     found, said = marked(table), []
     for remark, part in found.groupby("remark", sort=False) if len(found) else ():
         names = list(map(_name, part.drop_duplicates(RUN).to_dict("records")))
@@ -106,13 +106,13 @@ def remarks_on(table: pd.DataFrame) -> str:
 
 
 def remark_on(method: str) -> str:
-    """Say what to bear in mind wherever weights of a method are drawn; empty for the surest."""
+    """Return the caveat to show wherever weights of a method are drawn; empty if there is none."""
     about = methods()[method].report.get("intervals", "") if method in methods() else ""
     return f"{about} {weakness(method)}".strip()
 
 
 def marked(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with a remark; remarks on nulls, where there is nothing to find, are left."""
+    """Return the rows with a remark, except remarks on nulls, which hold nothing to find."""
     if "remark" not in table.columns:
         return table.head(0)
     counts = table["remark"].astype(str) != ""
@@ -121,13 +121,13 @@ def marked(table: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Line:
-    """A sentence about a study."""
+    """A sentence about a study, with its section of the page."""
 
     section: str
-    """Section of the page that it belongs to."""
+    """Section of the page that the sentence belongs to."""
     text: str
     is_open: bool = False
-    """Whether the sentence says what could not be concluded, and why."""
+    """True if the sentence says what could not be concluded, and why."""
 
 
 @dataclass(frozen=True)
@@ -135,32 +135,32 @@ class Summary:
     """A study in sentences."""
 
     answers: tuple[str, ...]
-    """Layers that hold the labels: one sentence per run, or one for many runs."""
+    """Sentences on the layers that hold the labels: one per run, or one for many runs."""
     trust: str
-    """Sentence that says how far to trust the answer."""
+    """Sentence on how far to trust the answer."""
     learnt: str
-    """Sentence that says what the models learnt."""
+    """Sentence on what the models learnt."""
     lines: tuple[Line, ...]
     """All other sentences, section by section."""
 
     @property
     def answer(self) -> str:
-        """The answer as one text."""
+        """Answer as one text."""
         return " ".join(self.answers)
 
     @property
     def found(self) -> tuple[str, ...]:
-        """Sentences that say what was found."""
+        """Sentences on what was found."""
         return tuple(line.text for line in self.lines if not line.is_open)
 
     @property
     def open(self) -> tuple[str, ...]:
-        """Sentences that say what could not be concluded, and why."""
+        """Sentences on what could not be concluded, and why."""
         return tuple(line.text for line in self.lines if line.is_open)
 
 
 def summarise(results: Results) -> Summary:
-    """Put a study into sentences."""
+    """Return a study's results in sentences."""
     if results["runs"].empty:
         none = f"There is no run yet: `{command('train', results)}`."
         planted = tuple(_trust(results))  # a study may do nothing but plant
@@ -172,7 +172,9 @@ def summarise(results: Results) -> Summary:
 
 
 def _answers(results: Results) -> Iterator[str]:
-    """Say which layers hold the labels, by the most exact method and for runs that memorised."""
+    """Yield sentences on the layers that hold the labels, by the most exact method and run by
+    run.
+    """
     method, best = leading(results), METHODS[0]
     layers, answers = (
         table[table["method"] == method] for table in map(results.whole, ("layers", "answers"))
@@ -195,7 +197,7 @@ def _answers(results: Results) -> Iterator[str]:
 
 
 def _counted(results: Results, method: str, answers: pd.DataFrame) -> str:
-    """Count the runs with each word, and say where the centres of gravity are."""
+    """Return a sentence that counts the runs with each word and tells the centres of gravity."""
     counts = [f"{n} {word}" for word, n in answers["word"].value_counts().items()]
     mcog = results.whole("mcog")
     mcog = mcog[mcog["method"] == method]
@@ -211,14 +213,16 @@ def _counted(results: Results, method: str, answers: pd.DataFrame) -> str:
 
 
 def _names(records: Sequence[Mapping[Any, Any]]) -> list[str]:
-    """Name runs by task, and by model and seed where these differ."""
+    """Return names of runs: the task, with model and seed if these differ."""
     also = [n for n in ("model", "seed") if len({row[n] for row in records}) > 1]
     words = {"model": " in {}", "seed": " with seed {}"}
     return [str(row["task"]) + "".join(words[n].format(row[n]) for n in also) for row in records]
 
 
 def _how_sure(results: Results) -> str:
-    """Say how often the leading method finds planted layers, and that one seed is not enough."""
+    """Return a sentence on how often the leading method finds planted layers, and on single
+    seeds.
+    """
     control, method = results["control"], leading(results)
     mine = control[control["method"] == method]
     if mine.empty:
@@ -240,7 +244,7 @@ def _means(control: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _learnt(results: Results) -> str:
-    """Say how many runs memorised, and how well they predict unseen examples."""
+    """Return a sentence on how many runs memorised, and how well they predict unseen examples."""
     runs, kept = results["runs"], results.memorised("runs")
     counts = ", ".join(counted(runs[n].nunique(), n) for n in ("model", "task", "seed"))
     whose = "its" if len(runs) == 1 else "their"
@@ -301,7 +305,7 @@ UNKNOWN = "an unknown share"
 
 
 def _undone(windows: pd.DataFrame, runs: list[str]) -> str:
-    """Say which share changing one layer undoes at most, and which changing all layers does."""
+    """Return a clause on the shares undone by changing one layer at most, and by changing all."""
     sized = windows.assign(width=windows["last"] - windows["first"] + 1)
     one, every = largest(sized[sized["width"] == 1], runs, "error"), largest(sized, runs, "width")
     said = [
@@ -350,7 +354,7 @@ def _left_out(results: Results) -> Iterator[Line]:
 
 
 def _by_the_reference(results: Results) -> str:
-    """Name the methods of a study that depend on the reference, wholly or in part."""
+    """Return the names of a study's methods that depend on the reference."""
     made = method_order(results["made"]["method"])
     wholly = [name for name in made if name in by_reference()]
     partly = [name for name in made if name in methods() and "reference" in methods()[name].uses]
@@ -399,7 +403,9 @@ def _correlated(about: str, table: pd.DataFrame) -> Iterator[Line]:
 
 
 def _found(table: pd.DataFrame) -> "pd.Series":
-    """Return which coefficients are found: corrected p small, and 0 outside of any interval."""
+    """Return which coefficients are significant: corrected p small, and 0 outside their
+    interval.
+    """
     around_0 = (table["low"] <= 0) & (table["high"] >= 0)
     return table["significant"].astype(bool) & ~around_0
 
@@ -413,18 +419,18 @@ def _point(row: "pd.Series") -> str:
 
 
 def _by(form: str, command: str) -> str:
-    """Put a command into a form; empty without a command."""
+    """Insert a command into a template; empty without a command."""
     return form.format(command) if command else ""
 
 
 def _sure(row: "Mapping[Any, Any] | pd.Series", name: str, form: str) -> str:
-    """Write a number with its interval, if it has one."""
+    """Return a number in words with its interval, if it has one."""
     ends = "" if pd.isna(row["low"]) else f" ({row['low']:{form}} to {row['high']:{form}})"
     return f"{row[name]:{form}}{ends}"
 
 
 def _range(values: "Iterable[float]", form: str, none: str = "none") -> str:
-    """Write the smallest and the largest known number, and in how many runs they are known."""
+    """Return the smallest and the largest known number, and in how many runs they are known."""
     every = pd.Series(list(values))
     known = every.dropna()
     if known.empty:

@@ -1,4 +1,4 @@
-"""Colours, markers and orders: a task looks the same in all figures."""
+"""Colours, markers and orders, so that a task looks the same in all figures."""
 
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -29,37 +29,38 @@ def asset(name: str) -> str:
 
 
 class Exhibit(Settings):
-    """A figure or a table of the page, which is written as a file, too."""
+    """A figure or a table of the page, which is written to a file, too."""
 
     name: str
-    """Its files begin with this."""
+    """Name of the exhibit, with which its files begin."""
     section: Literal["answer", "where", "how", "examples", "trust", "paper", "made"]
     """Section of the page."""
     title: str
     number: str = ""
-    """The paper's number; empty where the paper has none."""
+    """Number in the paper; empty if the paper has no such exhibit."""
     table: str
-    """The table of the results that it shows."""
+    """Table of the results that the exhibit shows."""
     runs: Literal["all", "memorised", "whole", "usual"] = "all"
-    """Runs of that table: see `results.Part`."""
+    """Runs of that table to show: see `results.Part`."""
     theirs: bool = False
-    """Whether the table belongs to a method of another package."""
+    """True if the table belongs to a method of another package."""
     part: str = "localise"
-    """The method, or the part of a study, that makes its numbers."""
+    """Method, or part of a study, that makes its numbers."""
 
     def __hash__(self) -> int:
         return hash(self.name)
 
     def shown(self, results: "Results") -> pd.DataFrame:
-        """Return the rows of the table for the runs that count."""
+        """Return the rows of the table for these runs."""
         table = results.part(self.table, self.runs)
         return drawable(table) if self.theirs else table
 
     @classmethod
     def read(cls, what: Literal["figures", "tables"]) -> "tuple[Self, ...]":
-        """Read those of the report and of the methods, in the order of the page.
+        """Return the exhibits of the report and of the methods, in the order of the page.
 
-        In each section those of methods that change layers come first, those of others last.
+        In each section, those of methods that change layers come first, those of other methods
+        last.
         """
         general = yaml.safe_load(asset(f"{what}.yaml"))
         every = [cls(name=n, **words) for n, words in (general | brought(what)).items()]
@@ -78,14 +79,14 @@ class Exhibit(Settings):
 
 @dataclass(frozen=True)
 class Theirs:
-    """Table of another package's method, shown by its own words and columns."""
+    """Table of another package's method, described by its own words and columns."""
 
     name: str
     table: pd.DataFrame
 
     @property
     def words(self) -> dict[str, Any]:
-        """Fields that figures and tables of this table have in common."""
+        """Fields shared by figures and tables of this table."""
         what = self.name.removeprefix(f"{self._method}_")
         title = self._method.replace("_", " ").capitalize()
         return {
@@ -100,18 +101,18 @@ class Theirs:
 
     @property
     def about(self) -> str:
-        """The first paragraph of the method's description, where the method is installed."""
+        """First paragraph of the method's description, if the method is installed."""
         found = methods().get(self._method)
         return " ".join((getdoc(found) or "").split("\n\n")[0].split()) if found else ""
 
     @property
     def texts(self) -> list[str]:
-        """Columns of the method's own that are not numbers."""
+        """Text columns that the method added."""
         return [name for name in self._own if not is_number(self.table[name])]
 
     @property
     def numbers(self) -> list[str]:
-        """Columns of the method's own that are numbers; the interval belongs to the first."""
+        """Number columns that the method added; the interval belongs to the first."""
         return [name for name in self._own if is_number(self.table[name])]
 
     @property
@@ -130,16 +131,16 @@ class Theirs:
 
 
 def theirs_of(results: "Results") -> list[Theirs]:
-    """Return the tables that methods of other packages left."""
+    """Return the tables of methods of other packages."""
     names = [name for name in results.tables if name not in COLUMNS]
     found = [Theirs(name, drawable(results.memorised(name))) for name in names]
     return [each for each in found if len(each.table)]
 
 
 SHARED = {"task", "category", "model", "seed", "method", "remark"}
-"""Columns that say which run and method a row is of."""
+"""Columns that identify the run and method of a row."""
 LAYERED = {"layer", "low", "high"}
-"""Columns of somebody's table that mean the same everywhere: they are numbers, or not there."""
+"""Columns with the same meaning in every table: they are numbers, or absent."""
 TAKEN = {"seeds", "name", "func", "engine", "engine_kwargs"}
 """Names that columns get, or pandas' arguments have, while figures and tables are made."""
 
@@ -147,7 +148,7 @@ TAKEN = {"seeds", "name", "func", "engine", "engine_kwargs"}
 def drawable(table: pd.DataFrame) -> pd.DataFrame:
     """Return the columns of another package's table that can be drawn: numbers and texts.
 
-    A text that is not there is empty, a number that is infinite is not there.
+    Missing texts become empty, infinite numbers become missing.
     """
     shown = {}
     for name in map(str, table):
@@ -172,30 +173,30 @@ _FILE = yaml.safe_load(asset("style.yaml"))
 TASKS: dict[str, tuple[str, str]] = {name: tuple(look) for name, look in _FILE["tasks"].items()}
 """Colours and markers of tasks."""
 TITLES: dict[str, str] = _FILE["titles"]
-"""Titles of columns that are not called by their name."""
+"""Titles of columns that are not titled by their name."""
 WORDS: dict[str, dict[str, str]] = _FILE["words"]
 """Words for values, in the order in which they are drawn."""
 MEANINGS: dict[str, str] = _FILE["colours"]
 """Colours of kinds of examples and labels."""
 PRINT: dict[str, Any] = _FILE["print"]
-"""The look of figures in files."""
+"""Look of figures in files."""
 METHODS = tuple(sorted(method_names("localiser"), key=lambda name: -exactness(name)))
 """memloc's own localisers, the most exact one first."""
 CATEGORIES = ("nlu", "sentiment", "hate", "topic")
-"""Categories of tasks, from those that need understanding to those that words give away."""
+"""Categories of tasks, from those that need understanding to those that single words give away."""
 COLOURS = ("#5F6F80", "#A3A847", "#96614A", "#B19CD9")
-"""Colours of names that are no tasks, methods, or kinds of examples, which have other ones."""
+"""Colours for names other than tasks, methods and kinds of examples."""
 OF_METHODS = ("#8C6BB1", "#A6761D", "#E7298A", "#66A61E", "#737373")
 SHADES = ("#b9c2cc", "#8794a3", "#566373")
 GREY = "#8a8f98"
 OTHERS = (GREY, "#8C6D31", "#7F5FA8", "#C0504D")
 MARKERS = ("circle", "diamond", "square", "triangle-up", "cross", "triangle-down")
 ROOM = alt.Scale(zero=False, nice=False, padding=12)
-"""Scale with room at its ends, so that no point is cut by the frame."""
+"""Scale with space at its ends, so that the frame cuts no point."""
 
 
 def task_style(name: str) -> tuple[str, str]:
-    """Return colour and marker of a task; for unlisted tasks they follow from the name."""
+    """Return colour and marker of a task; for unlisted tasks they are derived from the name."""
     known = TASKS.get(name.removesuffix(BINARY))
     if known is not None:
         return known
@@ -234,7 +235,14 @@ def order(column: str, values: Iterable[Any]) -> list[Any]:
 def channel(
     column: str, values: Iterable[Any], title: str | None, scale: Callable[..., alt.Scale]
 ) -> dict[str, Any]:
-    """Return the encoding of names by `colours` or `markers`, in their order."""
+    """Return the encoding of names by `colours` or `markers`, in their order.
+
+    Args:
+        column: Column of the names.
+        values: Values of the column.
+        title: Title of the legend; none if None.
+        scale: Function that returns the scale: `colours` or `markers`.
+    """
     names = order(column, values)
     shown = title or ("task" if column == "task" else None)
     found = {"shorthand": f"{column}:N", "title": shown, "sort": names}

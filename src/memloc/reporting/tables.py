@@ -21,21 +21,21 @@ from memloc.store.records import write_table
 
 DAGGER = "†"
 FORMATS = {"csv": "csv", "parquet": "parquet", "markdown": "md", "latex": "tex"}
-"""Endings of files by the name of the format."""
+"""Suffixes of files by the name of the format."""
 
 
 class TableExhibit(Exhibit):
-    """A table of the report and of `memloc tables`, as `tables.yaml` or a method describes it."""
+    """A table of the report and of `memloc tables`, described in `tables.yaml` or by a method."""
 
     columns: dict[str, str | None] | None = None
-    """Titles for people with their columns, each perhaps with the ends of its interval."""
+    """Titles for people with their columns, each optionally with the ends of its interval."""
     wide: tuple[str, ...] = ()
-    """Titles whose values become columns, which show the last of `columns`."""
+    """Titles whose values become columns, which contain the last of `columns`."""
     note: str = ""
-    """Text below the table: what intervals are, and why some are missing."""
+    """Text below the table on its intervals and on why some are missing."""
 
     def layout(self, tidy: pd.DataFrame) -> pd.DataFrame:
-        """Return the table as people read it in Markdown, LaTeX and on the page."""
+        """Return the table in the layout for people, as in Markdown, LaTeX and on the page."""
         shown = SUMMARIES[self.name](tidy) if self.name in SUMMARIES else tidy
         if self.columns is not None:
             shown = in_columns(shown, self.columns)
@@ -56,7 +56,9 @@ def tables_of(results: Results) -> list[TableExhibit]:
 
 
 def table_of(theirs: Theirs) -> TableExhibit:
-    """Describe another package's table; if it is by layer, people read the number that is drawn."""
+    """Return a description of another package's table; if it is by layer, people read the drawn
+    number.
+    """
     by_layer = ["layer"] if "layer" in theirs.table else []
     numbers = theirs.numbers[:1] if by_layer else theirs.numbers
     first = ["task", "model", "seed", *theirs.texts, *by_layer]
@@ -81,7 +83,7 @@ def _computed(tidy: pd.DataFrame) -> dict[str, str]:
 
 
 def _averaged(tidy: pd.DataFrame) -> str:
-    """Name the methods that the mean centre of gravity averages."""
+    """Return the methods that the mean centre of gravity averages, in a sentence."""
     methods = [name for name in tidy.loc[tidy["measure"] == "M-CoG", "methods"] if name][:1]
     *others, last = method_order(methods[0].split(", ")) if methods else [""]
     if not others:
@@ -92,7 +94,14 @@ def _averaged(tidy: pd.DataFrame) -> str:
 def write_tables(
     results: Results, folder: Path, file_format: str = "csv", only: Sequence[str] = ()
 ) -> tuple[list[Path], list[TableExhibit]]:
-    """Write all tables, or those called `only`; return the files, and tables without results."""
+    """Write all tables, or only some; return the files, and the tables without results.
+
+    Args:
+        results: Results of a study.
+        folder: Folder of the files.
+        kind: Format: csv, parquet, markdown or latex.
+        only: Names of the tables to write; all by default.
+    """
     ending = lookup("table format", file_format, FORMATS)
     written, missing = [], []
     for table in TableExhibit.chosen(tables_of(results), only):
@@ -121,13 +130,13 @@ def _write(exhibit: TableExhibit, tidy: pd.DataFrame, path: Path) -> None:
 
 
 def as_text(exhibit: TableExhibit, tidy: pd.DataFrame) -> pd.DataFrame:
-    """Return the layout for people, with texts in all cells."""
+    """Return the layout for people with texts in all cells."""
     text = exhibit.layout(tidy).map(cell).astype(str)
     return text.rename(columns=lambda name: str(name).replace("_", " "))
 
 
 def cell(value: object) -> str:
-    """Write a value as people read it."""
+    """Return a value as text for people."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None or (isinstance(value, float) and pd.isna(value)):
@@ -138,7 +147,7 @@ def cell(value: object) -> str:
 
 
 def markdown(table: pd.DataFrame, note: str = "") -> str:
-    """Write a table of texts as Markdown."""
+    """Return a table of texts as Markdown."""
     head = [str(name) for name in table.columns]
     rows = [head, ["---"] * len(head), *table.to_numpy().tolist()]
     lines = ["| " + " | ".join(str(c).replace("|", "\\|") for c in row) + " |" for row in rows]
@@ -146,7 +155,14 @@ def markdown(table: pd.DataFrame, note: str = "") -> str:
 
 
 def latex(table: pd.DataFrame, title: str, name: str, note: str = "") -> str:
-    """Write a table of texts as LaTeX with booktabs rules."""
+    """Return a table of texts as LaTeX with booktabs rules.
+
+    Args:
+        table: Table of texts.
+        title: Caption of the table.
+        name: Label for references.
+        note: Text below the table.
+    """
     escaped = table.map(_tex).rename(columns=_tex).style.hide(axis="index")
     caption = _tex(f"{title}{'' if title.endswith('?') else '.'} {note}" if note else title)
     columns = "l" * len(table.columns)
@@ -188,7 +204,7 @@ def table_3(tidy: pd.DataFrame) -> pd.DataFrame:
 
 
 def rounded(number: float | None) -> str:
-    """Write a number as papers do: 1,234,000 is 1.2M."""
+    """Return a number as papers print it: 1,234,000 is 1.2M."""
     if number is None or math.isnan(number):
         return "–"
     for size, sign in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
@@ -219,7 +235,7 @@ def events(tidy: pd.DataFrame) -> pd.DataFrame:
 
 
 def plants_told(tidy: pd.DataFrame) -> pd.DataFrame:
-    """Write shares of right answers; `cannot tell` for methods without any answer."""
+    """Return shares of right answers as text; `cannot tell` for methods without any answer."""
     right = estimates(tidy["right"], tidy["right_low"], tidy["right_high"])
     shown = ["cannot tell" if n else text for n, text in zip(tidy["told"] == 0, right, strict=True)]
     return tidy.assign(right=shown)
@@ -231,7 +247,7 @@ SUMMARIES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "events": events,
     "control-answers": plants_told,
 }
-"""Functions that summarise a table for people, by its name."""
+"""Functions that summarise a table for people, by the table's name."""
 
 
 def in_columns(tidy: pd.DataFrame, columns: Mapping[str, str | None]) -> pd.DataFrame:
@@ -266,7 +282,14 @@ def estimates(
     high: "pd.Series | FloatArray",
     marks: list[str] | None = None,
 ) -> list[str]:
-    """Write numbers with their intervals."""
+    """Return numbers with their intervals as texts.
+
+    Args:
+        values: The numbers.
+        low: Lower ends of the intervals.
+        high: Upper ends of the intervals.
+        marks: Marks to append to the numbers; none by default.
+    """
     every = zip(values, marks or [""] * len(values), low, high, strict=True)
     return [_estimate(*each) for each in every]
 

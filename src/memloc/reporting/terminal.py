@@ -18,7 +18,7 @@ SHORT = ("layers", "events", "summary", "models")
 
 
 def memorisation_curve(table: "pd.DataFrame") -> str:
-    """Draw a training on noisy labels: one line per group of examples, one bar per epoch."""
+    """Draw the training on noisy labels: one line per group of examples, one bar per epoch."""
     noisy = table[table["training"] == "noisy"].sort_values("epoch")
     known = {column: name for column, name in WORDS["curve"].items() if noisy[column].notna().any()}
     noisy = noisy.dropna(subset=list(known))
@@ -43,5 +43,5 @@ def layer_bars(scores: "Result", width: int = 30) -> str:
 
 
 def picture(found: Result) -> str:
-    """Draw an analysis as its method does; empty if the method draws nothing."""
+    """Draw an analysis in the way its method does; empty if the method draws nothing."""
     return methods()[found.method].picture(found) if found.method in methods() else ""

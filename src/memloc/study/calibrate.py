@@ -158,8 +158,8 @@ def tell_cost_of_methods(run: Run, methods: Sequence[Method]) -> None:
     costs = {method.name: on_cores(threads, method.cost(sizes)) for method in methods}
     parts = [f"{name} {duration(costs[name])}" for name in sorted(costs, key=costs.__getitem__)]
     tell(
-        f"{listed(parts)}: about {duration(sum(costs.values()))} in all (from a calibration alone). "
-        "What is finished is kept; name the methods you want if that is too long."
+        f"{listed(parts)}: about {duration(sum(costs.values()))} in all (from a calibration "
+        "alone). Finished methods are kept; name the methods you want if that is too long."
     )
 
 
