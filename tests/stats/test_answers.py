@@ -160,6 +160,12 @@ def test_layers_that_hold_half_are_named_with_what_half_of_the_layers_holds():
     )
 
 
+def test_answers_speak_of_texts_where_there_are_no_classes():
+    found = answer(evidence(shares_in([4, 5]), n_classes=0))
+    assert "of the memorised texts" in found.sentence
+    assert "label" not in found.sentence + found.why
+
+
 def test_late_memories_are_described_by_the_last_half_and_what_is_undone():
     shares = np.zeros((40, LAYERS))
     shares[:30, 8:11] = 1 / 3  # a quarter of the labels is not undone

@@ -67,6 +67,12 @@ class Evidence:
     first.
     """
     n_classes: int | None = None
+    """Number of labels that an example may have; 0 for texts, None if unknown."""
+
+    @property
+    def what(self) -> str:
+        """What an example has the model memorise: a label or, without classes, a text."""
+        return "text" if self.n_classes == 0 else "label"
 
     def __post_init__(self) -> None:
         n_noisy, n_clean = len(self.shares), len(self.clean_lost)
@@ -202,11 +208,11 @@ def answer(evidence: Evidence, method: str = "shares") -> Answer:
     elif places is None:
         found = cannot_tell(f"nothing is undone for sure. {undone.sentence}")
     elif n_undone < FEWEST_UNDONE:
-        few = f"only {counted(n_undone, 'label')} undone, and {FEWEST_UNDONE} are needed"
+        few = f"only {counted(n_undone, evidence.what)} undone, and {FEWEST_UNDONE} are needed"
         found = cannot_tell(few)
     else:
-        found = _worded(places, undone, method)
-    sentence = found.sentence if places is None else say_where(places)
+        found = _worded(places, undone, method, evidence.what)
+    sentence = found.sentence if places is None else say_where(places, evidence.what)
     return replace(
         found, sentence=sentence, undone=undone, places=places, notes=tuple(_notes(evidence))
     )
@@ -219,11 +225,11 @@ def cannot_tell(why: str) -> Answer:
     return Answer("cannot tell", sentence, sentence)
 
 
-def _worded(places: Places, undone: Undone, method: str) -> Answer:
+def _worded(places: Places, undone: Undone, method: str, what: str) -> Answer:
     """Choose the word for these places, and name the tests it is based on."""
     number, margin = places.effective, places.depth / 2
     text = (
-        f"Effectively {number.estimate:.1f} of {places.depth} layers hold the labels (90 % "
+        f"Effectively {number.estimate:.1f} of {places.depth} layers hold the {what}s (90 % "
         f"interval {number.low:.1f} to {number.high:.1f}"
     )
     word: Word
@@ -311,15 +317,15 @@ def told(sentence: str, word: str, name: str = "") -> str:
     return f"{name}: {text[0].lower()}{text[1:]}" if name else text
 
 
-def say_where(places: Places) -> str:
-    """Say which layers hold half of the labels and what one half of the layers holds.
+def say_where(places: Places, what: str = "label") -> str:
+    """Say which layers hold half of the labels or texts, and what one half of the layers holds.
 
     "Layers 1 and 2 hold half of the memorised labels; the first six hold 88 % [85, 90]." With a
     name and the word, the sentence has at most thirty words.
     """
-    labels = "the memorised labels"
+    labels = f"the memorised {what}s"
     if places.undone < FULL:
-        labels = f"the undone {places.undone:.0%} of labels"
+        labels = f"the undone {places.undone:.0%} of {what}s"
     held = "half" if places.half_held.estimate < ABOUT_HALF else percent(places.half_held)
     size, unsure = len(places.half), places.half_agreement < UNSURE
     names = layer_ranges(places.half).capitalize()
