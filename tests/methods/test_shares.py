@@ -22,7 +22,7 @@ from memloc.methods.registry import find_method, method_names
 from memloc.methods.result import Result
 from memloc.methods.shares import Every, Shares
 from memloc.stats.evenness import uneven_layers
-from memloc.stats.subsets import interactions, shapley_values
+from memloc.stats.subsets import interactions, needed_pairs, shapley_values
 
 MET = [1 << layer for layer in range(24)]
 """The units, as bits, of each layer where layers are the units."""
@@ -217,6 +217,27 @@ def test_every_run_and_example_has_orders_of_its_own():
     assert not np.array_equal(one, other)
     np.testing.assert_array_equal(one, orders("a", [3, 4]))
     np.testing.assert_array_equal(one[1], orders("a", [4])[0])
+
+
+@pytest.mark.parametrize(("n_noisy", "error"), [(60, 0.015), (60, 0.03), (500, 0.015), (8, 0.1)])
+def test_above_fourteen_units_orders_follow_from_the_wanted_standard_error(n_noisy, error):
+    """Labels are lost with two of three units, so an order and its reverse name the same one."""
+    rows = np.arange(n_noisy)
+    design = Shares(standard_error=error).design(MET, Selection(rows, n_noisy, "run"))
+    n_draws, n_orders = design.orders.shape[1:3]
+    needed = needed_pairs(n_noisy, error)
+    assert needed <= n_draws * n_orders / 2 < needed + max(2, n_draws)
+    assert design.announced == f"{design.n_orders} orders of 24 units"
+    rng = np.random.default_rng(1)
+    holders = np.stack([rng.permutation(24)[:3] for _ in rows])
+    place = np.argsort(design.orders, axis=-1)
+    place = np.take_along_axis(place, holders[:, None, None], axis=-1)
+    pivot = np.take_along_axis(
+        np.broadcast_to(holders[:, None, None], place.shape), place.argsort(-1)[..., 1:2], -1
+    )
+    shares = (pivot == np.arange(24)).mean((1, 2))
+    true = (holders[..., None] == np.arange(24)).mean(1)
+    assert (shares - true).mean(0).std() <= error
 
 
 @pytest.mark.parametrize("depth", [12, 24])

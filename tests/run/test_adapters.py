@@ -12,12 +12,15 @@ import memloc
 from fixtures.tasks import Plant, fast_protocol, make_recipe, make_task, train_run
 from memloc.errors import DataError
 from memloc.methods.apply import localise
+from memloc.methods.shares import Shares
 from memloc.methods.swapping import Swapping
 from memloc.model.load import load_model
 from memloc.model.predict import encode_for, predict
+from memloc.model.units import find_units
 from memloc.progress import telling
 from memloc.run.adopt import adopt
 from memloc.run.folder import Run
+from memloc.stats.subsets import units_of
 
 peft = pytest.importorskip("peft")
 LORA = {"finetune__adapter": "lora", "finetune__adapter_rank": 4, "finetune__epochs": 3}
@@ -96,6 +99,21 @@ def test_switched_off_in_all_layers_an_adapter_leaves_the_base_model(trained):
         np.testing.assert_array_equal(outcomes.noisy_wrong[:, place], wrong[noisy])
     said = logits(base, run.task.train).argmax(1) != run.noisy.assigned
     np.testing.assert_array_equal(outcomes.noisy_wrong[:, -1], said[noisy])
+
+
+@pytest.mark.parametrize("units", ["sublayers", {"odd": ("*.0.*",), "even": ("*.1.*",)}])
+def test_an_adapter_switched_off_in_units_is_that_of_really_mixed_models(trained, units):
+    recipe, run = trained
+    played = Shares(donor="base", units=units).play(run)
+    base = load_model(recipe.model, recipe.task.label_names).model.state_dict()
+    named = list(find_units(run.load("final").stack, units).values())
+    for subset in (1, 2, 2 ** len(named) - 1):
+        mixed = run.load("final")
+        chosen = {name for unit in units_of(subset) for name in named[unit]}
+        own = mixed.model.state_dict()
+        mixed.model.load_state_dict({k: base[k] if k in chosen else own[k] for k in own})
+        wrong = logits(mixed, run.task.train).argmax(1) != run.noisy.assigned
+        np.testing.assert_array_equal(played.values[0, :, subset], wrong[played.rows])
 
 
 def test_without_an_adapter_there_is_no_base(tiny_model, tmp_path):
