@@ -49,8 +49,10 @@ class Shown(ABC):
     def _repr_html_(self) -> str:
         """Return the card as HTML, for notebooks."""
         card = self.card()
-        title, *said = (html.escape(cut(s)) for s in (card.title, *card.sentences[:MOST_LINES]))
-        lines = "".join(f"<p style='margin:.2em 0'>{line}</p>" for line in said)
+        title, *sentences = (
+            html.escape(cut(s)) for s in (card.title, *card.sentences[:MOST_LINES])
+        )
+        lines = "".join(f"<p style='margin:.2em 0'>{line}</p>" for line in sentences)
         return f"<div><b>{title}</b>{_strip(card.weights)}{lines}{_table(card)}</div>"
 
 

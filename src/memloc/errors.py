@@ -93,8 +93,8 @@ def nearest(name: object, known: Iterable[str]) -> str:
     """Return a question that suggests the most similar known name; empty if none is similar."""
     if not isinstance(name, str) or len(name) > LONGEST_NAME:
         return ""
-    found = difflib.get_close_matches(name, list(known), n=1)
-    return "".join(f" Did you mean {near!r}?" for near in found)
+    similar = difflib.get_close_matches(name, list(known), n=1)
+    return "".join(f" Did you mean {near!r}?" for near in similar)
 
 
 def shortened(name: str, most: int = LONGEST_NAME) -> str:

@@ -69,9 +69,9 @@ def _unknown(name: object, known: Iterable[str]) -> UnknownName:
     near = f" Did you mean {either}?" if same_leaf else nearest(name, names)
     group = f"{name}".partition(".")[0]
     inside = [dotted for dotted in names if dotted.startswith(f"{group}.")]
-    there = f" Settings of {group}: {', '.join(inside)}." if inside and not near else ""
+    place = f" Settings of {group}: {', '.join(inside)}." if inside and not near else ""
     return UnknownName(
-        f"No setting is called {shortened(repr(name))}.{near}{there} `memloc protocol` lists all."
+        f"No setting is called {shortened(repr(name))}.{near}{place} `memloc protocol` lists all."
     )
 
 
@@ -121,16 +121,18 @@ def explained(error: ErrorDetails) -> str:
     kind, given = error["type"], error["input"]
     if kind == "missing":
         return "missing."
-    said = f"{error['msg'][0].lower()}{error['msg'][1:]}"
+    message = f"{error['msg'][0].lower()}{error['msg'][1:]}"
     if kind == "tuple_type":
         simple = isinstance(given, str | int | float)
-        said = f"a list is needed: write [{given}]" if simple else "a list is needed, as in [a, b]"
+        message = (
+            f"a list is needed: write [{given}]" if simple else "a list is needed, as in [a, b]"
+        )
     elif kind in {"dict_type", "model_type"}:
-        said = "keys with their values are needed, as in `key: value`"
+        message = "keys with their values are needed, as in `key: value`"
     elif kind == "string_type" and isinstance(given, int | float):
-        said = f"a name is needed: put it in quotes, as in '{given}'"
+        message = f"a name is needed: put it in quotes, as in '{given}'"
     shown = "empty" if given is None else repr(given)
-    return f"{shown[:SHOWN] + '...' if len(shown) > SHOWN else shown}: {said}."
+    return f"{shown[:SHOWN] + '...' if len(shown) > SHOWN else shown}: {message}."
 
 
 SHOWN = 80

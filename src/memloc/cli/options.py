@@ -108,7 +108,7 @@ class Marked(Labelled):
 
     @property
     def is_texts(self) -> bool:
-        """Whether the file has texts to be continued, rather than labelled."""
+        """Return whether the file has texts to be continued rather than labelled."""
         return self.prompt is not None or self.continuation is not None
 
     @property

@@ -71,7 +71,7 @@ class Task(Shown):
     validation: Examples
     test: Examples
     source: str
-    """Where the task was read from, as a phrase."""
+    """Phrase that tells where the task was read from."""
     noise: NoisyLabels | None = None
     """Labels before and after noise; None before noise is added."""
 

@@ -30,7 +30,7 @@ class TaskEntry(Settings):
 
 
 class HubSource(Settings):
-    """Where a task is on the hub, or in a local folder with the same files.
+    """Place of a task on the hub, or in a local folder with the same files.
 
     The hub cannot be reached in tests: repositories, branches and columns are taken from their
     documentation.
@@ -52,7 +52,7 @@ class HubSource(Settings):
 
 
 class PaperTask(TaskEntry):
-    """One row of the paper's Table 1, with the place its texts come from."""
+    """A row of the paper's Table 1, with the place its texts come from."""
 
     domain: str
     hub: HubSource

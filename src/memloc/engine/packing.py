@@ -147,7 +147,7 @@ class Layout:
     token: Tensor
     """(long texts, positions): place of each position in its example."""
     is_token: Tensor
-    """Whether a position is a token; false where a long text is filled up."""
+    """(long texts, positions): true for tokens, false where a long text is filled up."""
     starts: Tensor
     """Start of each example among the positions of all long texts."""
 

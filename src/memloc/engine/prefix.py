@@ -187,7 +187,7 @@ class _Inputs:
     places: Tensor
     """Places of the states, (texts, tokens); texts are those of the batch, or long ones."""
     is_token: Tensor
-    """Whether a position is a token, (texts, tokens); false for padding."""
+    """(texts, tokens): true for tokens, false for padding."""
     calls: tuple[BlockCall, ...]
     readout: Tensor
     """Positions that are read, (texts, positions), equally many for each text."""

@@ -101,10 +101,13 @@ class Stacked(Stack):
             wholes = {id(whole.own[0]): whole for whole in beside.model.parameters()}
         for same in zip(*(stack.model.parameters() for stack in members), strict=True):
             if id(same[0]) not in wholes:
-                own = same[: fewer.get(id(same[0]))]
-                numbers, learns = torch.stack([p.detach() for p in own]), same[0].requires_grad
+                parameters = same[: fewer.get(id(same[0]))]
+                numbers, learns = (
+                    torch.stack([p.detach() for p in parameters]),
+                    same[0].requires_grad,
+                )
                 whole = wholes[id(same[0])] = Members(numbers, requires_grad=learns)
-                whole.own = own
+                whole.own = parameters
         for key in _shared_tables(first):
             if key in wholes:  # not so for a table that never learns
                 wholes[key].by_text = False
@@ -190,8 +193,8 @@ def _lengths(given: Tensor, members: int) -> list[int]:
     """Return the length of the longest text of each member."""
     if given.is_floating_point():
         return [given.shape[1]] * members
-    found: list[int] = given.view(members, -1, given.shape[1]).sum(2).amax(1).tolist()
-    return found
+    lengths: list[int] = given.view(members, -1, given.shape[1]).sum(2).amax(1).tolist()
+    return lengths
 
 
 def together(
@@ -215,12 +218,12 @@ def _fitting(stack: Stack, device: torch.device) -> int:
     if device.type == "cpu":  # where arithmetic bounds wide models, and there is nothing to gain
         return 1 if stack.width >= NARROW else MOST
     # Weights, gradients and two moments; as much again for states, in a quarter of the memory.
-    each = 2 * 16 * sum(p.numel() for p in stack.model.parameters())
+    bytes_of_one = 2 * 16 * sum(p.numel() for p in stack.model.parameters())
     if device.type == "mps":
         memory = torch.mps.recommended_max_memory()
     else:
         memory = torch.cuda.get_device_properties(device).total_memory
-    return int(min(MOST, max(1, memory // 4 // each)))
+    return int(min(MOST, max(1, memory // 4 // bytes_of_one)))
 
 
 class _Streams:
@@ -277,8 +280,8 @@ class _Together:
     def __enter__(self) -> "_Together":
         self._token = _ACTIVE.set(self)
         self._before = [(place, name, getattr(place, name)) for place, name in _DRAWING]
-        for (place, name), own in _DRAWING.items():
-            setattr(place, name, own)
+        for (place, name), replacement in _DRAWING.items():
+            setattr(place, name, replacement)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -300,9 +303,9 @@ class _Together:
         """Call a function of torch that was given stacked parameters."""
         rule = _RULES.get(func)
         if rule is not None:
-            found = rule(self, *args, **kwargs)
-            if found is not NotImplemented:
-                return found
+            output = rule(self, *args, **kwargs)
+            if output is not NotImplemented:
+                return output
         elif func not in _HARMLESS:
             raise CannotStack(f"no rule for {func} with the weights of several models")
         return func(*args, **kwargs)
@@ -370,14 +373,16 @@ class _Together:
         if any(others.get(name) for name in ("max_norm", "scale_grad_by_freq", "sparse")):
             raise CannotStack("no rule for a table that changes when it is looked up")
         if not weight.by_text:
-            each = [functional.embedding(ids, own, padding_idx) for own in weight.unbind()]
-            return _PerMember(each, self.texts)
+            by_member = [functional.embedding(ids, own, padding_idx) for own in weight.unbind()]
+            return _PerMember(by_member, self.texts)
         first = torch.arange(len(weight), device=ids.device) * weight.shape[1]
         own = self._by_member(ids.unsqueeze(-1), len(weight)) + first[:, None, None]
-        found = functional.embedding(own, weight.flatten(0, 1)).view(*ids.shape, -1)
+        looked_up = functional.embedding(own, weight.flatten(0, 1)).view(*ids.shape, -1)
         if padding_idx is not None and weight.requires_grad:
-            found = torch.where((ids == padding_idx).unsqueeze(-1), found.detach(), found)
-        return found
+            looked_up = torch.where(
+                (ids == padding_idx).unsqueeze(-1), looked_up.detach(), looked_up
+            )
+        return looked_up
 
     def dropout(
         self,
@@ -417,11 +422,11 @@ class _Together:
         drawn = [texts // members, *(tokens if i in axes else n for i, n in enumerate(shape) if i)]
         noise = torch.ones(len(streams), *drawn, device=x.device)
         for k, stream in enumerate(streams):
-            own = noise[k]
+            part = noise[k]
             for axis in axes:
-                own = own.narrow(axis, 0, self.lengths[k])
-            draws = torch.empty(own.shape, device=x.device).bernoulli_(keep, generator=stream)
-            torch.div(draws, keep, out=own)
+                part = part.narrow(axis, 0, self.lengths[k])
+            draws = torch.empty(part.shape, device=x.device).bernoulli_(keep, generator=stream)
+            torch.div(draws, keep, out=part)
         if self.layout is not None:
             noise = self._packed(noise.flatten(0, 1), len(streams))
         return noise.view(len(streams), -1, *x.shape[1:])
@@ -450,8 +455,8 @@ class _Together:
         used.
         """
         if dropout_p == 0:
-            own = query, key, value, attn_mask, dropout_p, is_causal
-            return _attention(*own, scale=scale, enable_gqa=enable_gqa)
+            arguments = query, key, value, attn_mask, dropout_p, is_causal
+            return _attention(*arguments, scale=scale, enable_gqa=enable_gqa)
         if enable_gqa:
             times = query.shape[1] // key.shape[1]
             key, value = (x.repeat_interleave(times, 1) for x in (key, value))
@@ -480,10 +485,10 @@ class _PerMember:
         self._values, self._rows = values, texts
 
     def __getattr__(self, name: str) -> Any:
-        found = [getattr(value, name) for value in self._values]
-        if not callable(found[0]):
-            return found[0]
-        return lambda *args, **kwargs: self._like([one(*args, **kwargs) for one in found])
+        attributes = [getattr(value, name) for value in self._values]
+        if not callable(attributes[0]):
+            return attributes[0]
+        return lambda *args, **kwargs: self._like([one(*args, **kwargs) for one in attributes])
 
     def __add__(self, other: Tensor) -> Tensor:
         return self.by_text(other.ndim) + other
@@ -504,9 +509,9 @@ class _PerMember:
 
     def by_text(self, ndim: int) -> Tensor:
         """Return one row per text, with as many dimensions as the tensor it is combined with."""
-        each = self._rows // len(self._values)
-        found = [v.reshape(*[1] * (ndim - v.ndim), *v.shape) for v in self._values]
-        return torch.cat([v.expand(self._rows, *v.shape[1:])[:each] for v in found])
+        texts = self._rows // len(self._values)
+        values = [v.reshape(*[1] * (ndim - v.ndim), *v.shape) for v in self._values]
+        return torch.cat([v.expand(self._rows, *v.shape[1:])[:texts] for v in values])
 
 
 _RULES: dict[Any, Callable[..., Any]] = {
@@ -588,15 +593,18 @@ def _tried(stack: Stack) -> bool:
         try:
             together = Stacked(copies)
             logits = together.logits({name: torch.cat([x, x]) for name, x in batch.items()})
-            found = _gradients(together.model, logits)
+            gradients = _gradients(together.model, logits)
             if _draws_otherwise(together, batch):
                 return False
         except (CannotStack, RuntimeError, TypeError, AttributeError, IndexError):
             return False  # something is done with its weights that stacking does not know
-    own = [torch.stack(same) for same in zip(*wanted, strict=True)]
+    alone_gradients = [torch.stack(same) for same in zip(*wanted, strict=True)]
     # Some gradients are zero but for noise (of a bias that softmax takes out, say).
-    noise = 1e-5 * max(float(gradient.abs().max()) for gradient in own)
-    pairs = [(logits.detach(), torch.cat(alone).detach()), *zip(found, own, strict=True)]
+    noise = 1e-5 * max(float(gradient.abs().max()) for gradient in alone_gradients)
+    pairs = [
+        (logits.detach(), torch.cat(alone).detach()),
+        *zip(gradients, alone_gradients, strict=True),
+    ]
     return all(torch.allclose(one, other, rtol=1e-3, atol=noise) for one, other in pairs)
 
 
@@ -628,5 +636,9 @@ def _changed(stack: Stack) -> Stack:
 def _gradients(model: nn.Module, logits: Tensor) -> list[Tensor]:
     parameters = list(model.parameters())
     weights = torch.arange(1, logits.numel() // len(logits) + 1, device=logits.device)
-    found = torch.autograd.grad((logits * weights).square().sum(), parameters, allow_unused=True)
-    return [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+    gradients = torch.autograd.grad(
+        (logits * weights).square().sum(), parameters, allow_unused=True
+    )
+    return [
+        torch.zeros_like(p) if g is None else g for p, g in zip(parameters, gradients, strict=True)
+    ]

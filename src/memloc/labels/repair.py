@@ -100,12 +100,12 @@ def repair(
     workshop = Workshop(opened, chosen, layers)
     with suitable_threads(opened.record.width):
         table, curves = workshop.compare()
-        found = Repaired(home, table, curves, WAYS[chosen.way], chosen, workshop.level)
-        own = set(found.yardsticks["way"])
-        verdicts = [YARDSTICK if way in own else found.judge(way) for way in table["way"]]
-        found = replace(found, table=table.assign(verdict=verdicts))
-        _write(found, workshop)
-    return found
+        repaired = Repaired(home, table, curves, WAYS[chosen.way], chosen, workshop.level)
+        yardsticks = set(repaired.yardsticks["way"])
+        verdicts = [YARDSTICK if way in yardsticks else repaired.judge(way) for way in table["way"]]
+        repaired = replace(repaired, table=table.assign(verdict=verdicts))
+        _write(repaired, workshop)
+    return repaired
 
 
 def _refuse(run: Run, folder: Path) -> None:
@@ -122,8 +122,8 @@ def _refuse(run: Run, folder: Path) -> None:
         raise StoreError(f"{folder} is a file: name a folder with --out.")
     known = {paths.REPAIR, paths.PROVENANCE}  # a repair that was interrupted left no more
     files = folder.iterdir() if folder.is_dir() else ()
-    there = {path.name for path in files if not is_draft(Path(path.name))}
-    if there and not known & there:
+    names = {path.name for path in files if not is_draft(Path(path.name))}
+    if names and not known & names:
         raise StoreError(
             f"{folder} is there already and was not written by memloc repair: choose another "
             "folder with --out."
@@ -165,8 +165,8 @@ class Workshop:
         """
         kept: dict[str, Any] = {}
         for way in self.names:
-            found = recall(self._path(way), self.key, RECORD)
-            kept |= found or {}
+            stored = recall(self._path(way), self.key, RECORD)
+            kept |= stored or {}
         missing = [way for way in self.names if way not in kept]
         with track(f"{self.run.name} · repair", sum(self.updates(self.names))) as advance:
             advance(sum(self.updates([*kept])))
@@ -228,15 +228,15 @@ class Workshop:
         """Return the largest number of updates for making these models and for relearning the
         labels.
         """
-        run, own = self.run, self.settings
-        epochs = dict.fromkeys((RETRAINED, AGAIN, ASCENT), own.epochs)
+        run, settings = self.run, self.settings
+        epochs = dict.fromkeys((RETRAINED, AGAIN, ASCENT), settings.epochs)
         epochs |= {way: run.settings.finetune.epochs for way in ways if way.startswith(YARDSTICK)}
         rows = {way: len(run.clean_rows) for way in epochs}
         rows |= {way: len(self._rows_without_labels) for way in ways if way.startswith(YARDSTICK)}
         size = run.settings.finetune.batch_size
-        again = own.relearn_epochs * -(-len(run.noisy_rows) // self.relearning.batch_size)
+        again = settings.relearn_epochs * -(-len(run.noisy_rows) // self.relearning.batch_size)
         making = sum(epochs[way] * -(-rows[way] // size) for way in ways if way in epochs)
-        return making, len(ways) * own.orders * again
+        return making, len(ways) * settings.orders * again
 
     @cached_property
     def key(self) -> str:
@@ -270,24 +270,27 @@ class Workshop:
         """Changed layers (from 0; None: no block) and the function that makes the model, by
         repair.
         """
-        run, own, every = self.run, self.layers, tuple(range(self.run.depth))
-        rest = [layer for layer in every if layer not in own]
+        run, chosen, every = self.run, self.layers, tuple(range(self.run.depth))
+        rest = [layer for layer in every if layer not in chosen]
         draw = generator(run.seed, "repair", "random")
-        some = tuple(sorted(draw.choice(run.depth, len(own), replace=False).tolist()))
-        others = tuple(sorted(draw.permutation(rest)[: len(own)].tolist()))
-        found: dict[str, tuple[Layers, Callable[[], Classifier]]] = {
+        some = tuple(sorted(draw.choice(run.depth, len(chosen), replace=False).tolist()))
+        others = tuple(sorted(draw.permutation(rest)[: len(chosen)].tolist()))
+        ways: dict[str, tuple[Layers, Callable[[], Classifier]]] = {
             BEFORE: ((), lambda: run.load("final")),
             REFERENCE: (every, lambda: run.load("reference")),
-            LAYERS: (own, lambda: final_with(run, own, "reference")),
-            RETRAINED: (own, lambda: self._learnt(final_with(run, own, "pretrained"), own)),
+            LAYERS: (chosen, lambda: final_with(run, chosen, "reference")),
+            RETRAINED: (
+                chosen,
+                lambda: self._learnt(final_with(run, chosen, "pretrained"), chosen),
+            ),
             RANDOM: (some, lambda: final_with(run, some, "reference")),
             OTHERS: (others, lambda: final_with(run, others, "reference")),
             HEAD: (None, self._with_head),
             AGAIN: (every, lambda: self._learnt(run.load("final"), None)),
         }
         if run.task.is_texts:
-            found[ASCENT] = every, self._ascended
-        return found
+            ways[ASCENT] = every, self._ascended
+        return ways
 
     def without_labels(self, names: Sequence[str]) -> Iterator[list[Trained]]:
         """Yield models that learnt the clean examples alone, each from its own seed.
@@ -391,9 +394,9 @@ class Workshop:
         """
         if not self.run.task.is_texts:
             return {}
-        said = continued(model.stack, encoded)
+        predictions = continued(model.stack, encoded)
         rows = self.run.clean_rows
-        mean = said.log_probability[rows].sum() / said.is_token[rows].sum()
+        mean = predictions.log_probability[rows].sum() / predictions.is_token[rows].sum()
         return {"perplexity": float(np.exp(-mean))}
 
     def _relearnt(self, way: str, model: Classifier) -> pd.DataFrame:
@@ -403,9 +406,9 @@ class Workshop:
         longest = max(map(len, shares))
         steps = np.arange(longest) * self._interval
         frames = []
-        for order, own in zip(orders, shares, strict=True):
+        for order, curve in zip(orders, shares, strict=True):
             # A model that knows the labels learns no further; its share stays what it was.
-            predicted = own + own[-1:] * (longest - len(own))
+            predicted = curve + curve[-1:] * (longest - len(curve))
             frames.append(pd.DataFrame({"update": steps, "predicted": predicted, "order": order}))
         return pd.concat(frames, ignore_index=True).assign(way=way)
 
@@ -491,6 +494,6 @@ def _write(found: Repaired, workshop: Workshop) -> None:
         with whole_file(found.folder / name) as draft:
             table.to_csv(draft, index=False)
     save_spec(figure(found), found.folder / paths.RELEARNING_FIGURE)
-    said = {"verdict": found.verdict, "sentences": found.sentences()}
-    write_json(found.folder / paths.REPAIR, {**about, **said})
+    results = {"verdict": found.verdict, "sentences": found.sentences()}
+    write_json(found.folder / paths.REPAIR, {**about, **results})
     shutil.rmtree(run.work("repair"), ignore_errors=True)

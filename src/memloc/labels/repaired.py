@@ -215,12 +215,12 @@ class Repaired(Shown):
             for way in self.repairs
             if self.judge(way) == "removed"
         ]
-        said = [
+        sentences = [
             _say("repaired", **facts),
             _say(tested, **accuracies),
             _say("compared", removed=", ".join(removed) or "none"),
         ]
-        return [_worded(sentence) for sentence in said] if self.is_texts else said
+        return [_worded(sentence) for sentence in sentences] if self.is_texts else sentences
 
     def _unsure(self, relearning: float) -> str:
         """Return why relative updates are neither far from the yardsticks' nor near enough."""

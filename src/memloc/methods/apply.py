@@ -53,7 +53,7 @@ class Found(Plotted):
         """Tables of all methods, concatenated, with the name of the method in a column."""
         import pandas as pd
 
-        named = [each.table.assign(method=name) for name, each in self.results.items()]
+        named = [result.table.assign(method=name) for name, result in self.results.items()]
         every: Table = pd.concat(named, ignore_index=True)
         return every
 
@@ -69,24 +69,26 @@ class Found(Plotted):
             return Card(title, skipped, rows=rows)
         best = next(iter(answers))
         rows = [{"method": name, "answer": str(answer)} for name, answer in answers.items()]
-        said = [f"{best}: {answers[best]}", *skipped]
-        return Card(title, said, self.results[best].weights.tolist(), rows)
+        sentences = [f"{best}: {answers[best]}", *skipped]
+        return Card(title, sentences, self.results[best].weights.tolist(), rows)
 
     @property
     def answers(self) -> dict[str, Answer]:
         """Answers of all localisers, the most exact one first."""
-        found = {n: r.answer for n, r in self.results.items() if r.weighs_layers}
-        return dict(sorted(found.items(), key=lambda pair: -exactness(pair[0])))
+        answers = {n: r.answer for n, r in self.results.items() if r.weighs_layers}
+        return dict(sorted(answers.items(), key=lambda pair: -exactness(pair[0])))
 
     @property
     def agreement(self) -> dict[str, str]:
-        """Whether each other localiser agrees with the most exact one: yes, no, or empty."""
+        """Agreement of each other localiser with the most exact one: yes, no, or empty."""
         answers = self.answers
         first = next(iter(answers), "")
         if not exactness(first):
             return {}
         word, profile = answers.pop(first).word, self.results[first].weights
-        halves = {n: each.layers or half_of(self.results[n].weights) for n, each in answers.items()}
+        halves = {
+            n: answer.layers or half_of(self.results[n].weights) for n, answer in answers.items()
+        }
         return {n: agrees(word, profile, half) for n, half in halves.items()}
 
 
@@ -165,8 +167,8 @@ def _look(
         chosen = [_with_donor(run, m) for m in requested_methods(named, kind, protocol, settings)]
     names = [method.name for method in chosen]
     refuse_idle(settings, ["verdict", *names, *skipped], " and ".join(names))
-    found = apply(run, chosen, protocol.verdict, force=force)
-    return replace(found, skipped=skipped)
+    findings = apply(run, chosen, protocol.verdict, force=force)
+    return replace(findings, skipped=skipped)
 
 
 def _with_donor(run: Run, method: Method) -> Method:
@@ -227,7 +229,7 @@ def apply(
     results, reused = {}, list[str]()
     sizes = roughly(run)
     for method in sorted(chosen, key=lambda method: method.cost(sizes)):
-        found = memo(
+        result = memo(
             paths.result(run.folder, method.name),
             result_key(run, method),
             partial(_made, run, method, judged),
@@ -236,7 +238,7 @@ def apply(
         )
         if method.scratch:
             shutil.rmtree(run.work(method.name), ignore_errors=True)
-        results[method.name] = replace(found, about={**found.about, **judged})
+        results[method.name] = replace(result, about={**result.about, **judged})
     in_order = {method.name: results[method.name] for method in chosen}
     return Found(in_order, run.folder / paths.RESULTS, {}, tuple(reused))
 
@@ -323,10 +325,10 @@ def _read(run: Run, method: Method, path: Path) -> tuple[Result, str]:
     """Return a stored result with its cache key; if the key is out of date, say what has
     changed.
     """
-    found = Result.read(path)
-    stored = str(found.about.get("key", ""))
+    stored_result = Result.read(path)
+    stored = str(stored_result.about.get("key", ""))
     if stored != result_key(run, method):
-        old, new = found.about.get("settings", {}), method.model_dump(mode="json")
+        old, new = stored_result.about.get("settings", {}), method.model_dump(mode="json")
         changed = [
             f"{method.name}.{name}={readable(old[name])} and not {readable(value)}"
             for name, value in new.items()
@@ -334,16 +336,16 @@ def _read(run: Run, method: Method, path: Path) -> tuple[Result, str]:
         ]
         why = ", ".join(changed) or "other weights or data, or by another version of the method"
         tell(f"{run.name}: {method.name} is computed again. The stored result was made with {why}.")
-    return found, stored
+    return stored_result, stored
 
 
 def _made(run: Run, method: Method, judged: Mapping[str, Any]) -> Result:
     with suitable_threads(run.record.width):
-        found = method.found(run)
-    if isinstance(method, Game) and (sentence := early_sentence(run, method.donor, found)):
-        found = replace(found, about={**found.about, "early_donor": sentence})
-    if found.weighs_layers:
-        found = found.with_answer(n_classes=len(run.task.label_names))
+        result = method.found(run)
+    if isinstance(method, Game) and (sentence := early_sentence(run, method.donor, result)):
+        result = replace(result, about={**result.about, "early_donor": sentence})
+    if result.weighs_layers:
+        result = result.with_answer(n_classes=len(run.task.label_names))
     facts = {
         "key": result_key(run, method),
         "run": run.name,
@@ -352,4 +354,4 @@ def _made(run: Run, method: Method, judged: Mapping[str, Any]) -> Result:
         "inputs": run.identity([*method.needs, *method.uses]),
         **judged,
     }
-    return replace(found, about={**found.about, **facts})
+    return replace(result, about={**result.about, **facts})

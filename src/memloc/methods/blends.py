@@ -74,7 +74,7 @@ def path_gradients(run: Run) -> FloatArray:
     """
     blend, points = Blend(run), (np.arange(POINTS) + 0.5) / POINTS
     gates = (torch.full((run.depth,), at, device=blend.stack.device) for at in points)
-    return np.asarray(torch.stack([blend.gradient(each) for each in gates]).mean(0).cpu())
+    return np.asarray(torch.stack([blend.gradient(point) for point in gates]).mean(0).cpu())
 
 
 def needed_gates(run: Run) -> FloatArray:

@@ -92,15 +92,15 @@ class Centroids(Method):
         with track(f"{run.name} · centroids", len(wanted)) as advance:
             for name, window in wanted.items():
                 vectors = self.variant_vectors(run, window)
-                found = positions(vectors, run.noisy, run.task.n_classes)
+                places = positions(vectors, run.noisy, run.task.n_classes)
                 rng = generator(run.seed, "shuffles", self.name, run.name)
-                separability = pooled_separability(found, vectors, run.noisy, rng)
-                layers, events = drift(found, separability, self, len(vectors))
-                tables = layers, events, positions_table(found), pairs_table(found)
+                separability = pooled_separability(places, vectors, run.noisy, rng)
+                layers, events = drift(places, separability, self, len(vectors))
+                tables = layers, events, positions_table(places), pairs_table(places)
                 for table, columns in zip(TABLES, tables, strict=True):
                     every[table].append({"variant": name, **columns})
-                said = found.remarks(run.task.label_names)
-                remarks += [s if window is None else f"{name}: {s}" for s in said]
+                odd = places.remarks(run.task.label_names)
+                remarks += [s if window is None else f"{name}: {s}" for s in odd]
                 advance(1)
         about = {"level": LEVEL, "resamples": RESAMPLES, "shuffles": SHUFFLES, "remarks": remarks}
         return Result(self.name, {name: as_table(*parts) for name, parts in every.items()}, about)

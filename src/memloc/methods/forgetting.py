@@ -94,8 +94,8 @@ def measure(
     left_out = []
     for sums, n in zip(every, counts, strict=True) if len(every) > 1 else ():
         rest = [whole - part for whole, part in zip(total, sums, strict=True)]
-        found = _norms(rest, counts.sum(0) - n, sizes, data.settings.weighed)
-        left_out.append(found[data.settings.norm])
+        norms_left = _norms(rest, counts.sum(0) - n, sizes, data.settings.weighed)
+        left_out.append(norms_left[data.settings.norm])
     return norms, np.array(left_out).reshape(-1, stack.depth)
 
 
@@ -118,7 +118,7 @@ def _batches(stack: Stack, lengths: IntArray, packs: bool, rows: IntArray) -> li
             cut = cheapest_batches(totals, per_batch, at_most)
             way = [[long[i] for i in some] for some in cut]
             padded = [lengths[np.concatenate(batch)] for batch in way]
-            if max(len(each) * int(each.max()) ** 2 for each in padded) <= PAIRS:
+            if max(len(batch_rows) * int(batch_rows.max()) ** 2 for batch_rows in padded) <= PAIRS:
                 ways.append(way)
 
     def cost(batch: PackedRows) -> float:

@@ -154,7 +154,7 @@ class Played:
         units loses the label, for noisy and clean examples.
         """
         depth = by_layer.shape[-1]
-        lost, margin = (each.ravel() for each in by_layer)
+        lost, margin = (layers_of_one.ravel() for layers_of_one in by_layer)
         shares = {
             "example": np.repeat(self.rows[: self.n_noisy].astype(np.int32), depth),
             "layer": np.tile(np.arange(1, depth + 1), self.n_noisy),
@@ -307,7 +307,7 @@ class Game(Method):
         folder, maker = run.work(self.name), Maker(self.name, self.version)
         decided_by = self._decided_by(run, design, rows)
         n_values = len(mixtures.outcome.names)
-        found = np.empty((n_values, len(rows), design.n_values), dtype=np.float32)
+        outcomes = np.empty((n_values, len(rows), design.n_values), dtype=np.float32)
 
         def play(places: IntArray, subsets: Sequence[int]) -> FloatArray:
             values = mixtures.values(encoded, rows[places], labels[places], subsets)
@@ -330,13 +330,13 @@ class Game(Method):
                     return {"values": design.kept(play(places, design.subsets(first)), first)}  # noqa: B023 - called at once
 
                 batch = memo(paths.kept_batch(folder, number), key, make, ARRAYS)
-                found[:, places] = batch["values"]
+                outcomes[:, places] = batch["values"]
                 advance(len(places))
-        if not np.isfinite(found).all():
+        if not np.isfinite(outcomes).all():
             raise ScoreError(
                 f"Some mixtures of {run.name} give no numbers: its weights are damaged."
             )
-        return found.astype(np.float64)
+        return outcomes.astype(np.float64)
 
     def _decided_by(self, run: Run, design: Design, rows: IntArray) -> dict[str, Any]:
         """Return everything that decides the values of mixtures."""

@@ -72,8 +72,8 @@ class Gradients(Method):
         total = len(loaded) * sum(len(rows) for group in groups for rows in group)
         with track(f"{run.name} · gradients", total) as advance:
             for of, model in loaded.items():
-                found, left_out[of] = measure(model.stack, data, groups, advance)
-                norms |= {name.replace(" ", f" {of}", 1): n for name, n in found.items()}
+                measured, left_out[of] = measure(model.stack, data, groups, advance)
+                norms |= {name.replace(" ", f" {of}", 1): n for name, n in measured.items()}
         return self._scores(norms, left_out, note)
 
     @property

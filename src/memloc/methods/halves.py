@@ -236,7 +236,7 @@ def kept_halves(pool: Pool, models: int) -> dict[int, Half]:
 
 def _halves(kept: Arrays) -> dict[int, Half]:
     both = zip(kept["trained"], kept["logits"], strict=True)
-    return dict(zip(kept["models"].tolist(), (Half(*each) for each in both), strict=True))
+    return dict(zip(kept["models"].tolist(), (Half(*columns) for columns in both), strict=True))
 
 
 def train_halves(

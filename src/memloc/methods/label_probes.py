@@ -141,7 +141,7 @@ def weighted_f1(
         drawn = (counts * (is_noisy if examples == "noisy" else ~is_noisy)).astype(np.float64)
         both = probes[labels], probes["chance"]
         by_curve.append(
-            np.stack([drawn_f1(each, drawn, range(n_classes)) for each in both], axis=1)
+            np.stack([drawn_f1(target, drawn, range(n_classes)) for target in both], axis=1)
         )
     return np.stack(by_curve, axis=1)
 

@@ -298,7 +298,7 @@ class _Walk:
             for part in grown:
                 self._finish(part.states, part.subsets)
             return
-        cut = [each for part in grown for each in part.cut(self.held)]
+        cut = [piece for part in grown for piece in part.cut(self.held)]
         del grown
         for start in range(0, len(cut), self.parts_at_once):
             self.go(cut[start : start + self.parts_at_once], layer + 1)

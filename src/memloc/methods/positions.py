@@ -94,7 +94,9 @@ def positions(vectors: NDArray[np.floating], noisy: NoisyLabels, n_classes: int)
     pair, example, kind = _rows(noisy, pairs)
     layers = np.moveaxis(vectors, 1, 0)
     by_layer = [_at_layer(layer, noisy, pairs, (pair, example)) for layer in layers]
-    place, separability, coincide = (np.stack(each, axis=1) for each in zip(*by_layer, strict=True))
+    place, separability, coincide = (
+        np.stack(columns, axis=1) for columns in zip(*by_layer, strict=True)
+    )
     sizes = n_clean[pairs]
     return Positions(
         pairs=pairs,

@@ -59,7 +59,7 @@ def exactness(name: str) -> int:
 def brought(what: str) -> dict[str, Any]:
     """Return what all installed methods add to the report under this name, such as `events`."""
     every = (method.report.get(what, {}) for method in methods().values())
-    return {name: value for each in every for name, value in each.items()}
+    return {name: value for facts in every for name, value in facts.items()}
 
 
 def find_method(name: str, kind: Kind | None = None) -> type[Method]:
@@ -116,14 +116,14 @@ def load_given(place: str) -> type[Method]:
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
     try:
-        found = EntryPoint("", place, ENTRY_POINTS).load()
+        loaded = EntryPoint("", place, ENTRY_POINTS).load()
     except Exception as error:
         raise ModelError(
             f"Method {place!r} could not be loaded: {in_words(error).rstrip('.')}. Give it as "
             "module:Class."
         ) from error
-    _check(EntryPoint(getattr(found, "name", place), place, ENTRY_POINTS), found)
-    kind: type[Method] = found
+    _check(EntryPoint(getattr(loaded, "name", place), place, ENTRY_POINTS), loaded)
+    kind: type[Method] = loaded
     return kind
 
 

@@ -139,8 +139,8 @@ def _kept(setup: Setup, windows: Sequence[range]) -> dict[range, WindowErrors]:
 
 
 def _outcomes(kept: Arrays) -> dict[range, WindowErrors]:
-    each = zip(kept["windows"].tolist(), kept["noisy_wrong"], kept["clean_wrong"], strict=True)
-    return {range(*ends): WindowErrors(noisy, clean) for ends, noisy, clean in each}
+    stored = zip(kept["windows"].tolist(), kept["noisy_wrong"], kept["clean_wrong"], strict=True)
+    return {range(*ends): WindowErrors(noisy, clean) for ends, noisy, clean in stored}
 
 
 def retrain_windows(
@@ -162,8 +162,8 @@ def retrain_windows(
         ready_windows = [named[trained.name] for trained in ready]
         arrays = {
             "windows": np.array([(window.start, window.stop) for window in ready_windows]),
-            "noisy_wrong": np.stack([each[: len(setup.noisy)] for each in wrong]),
-            "clean_wrong": np.stack([each[len(setup.noisy) :] for each in wrong]),
+            "noisy_wrong": np.stack([lost[: len(setup.noisy)] for lost in wrong]),
+            "clean_wrong": np.stack([lost[len(setup.noisy) :] for lost in wrong]),
         }
         # What was trained in one pass is kept in one file: nothing depends on interruptions.
         ARRAYS.write(paths.kept_windows(setup.folder, ready[0].name), arrays, setup.key)

@@ -79,7 +79,9 @@ def _by_layer(played: Played, found: Result, outcomes: Outcomes) -> Result:
         ends @ (in_layers / in_layers.sum(0)) for ends in (found.weights, found.low, found.high)
     )
     changes = played.noisy[..., 1:] - played.noisy[..., :1]
-    shares = [line_shares(each, len(in_layers), outcomes.windows) for each in changes]
+    shares = [
+        line_shares(changes_of_one, len(in_layers), outcomes.windows) for changes_of_one in changes
+    ]
     names = np.array(played.names, dtype=object)
     ends = {end: names[found["windows"][end] - 1] for end in ("first", "last")}
     tables = {

@@ -1,4 +1,4 @@
-"""When and where labels were learnt: shares of the layers against successive epochs.
+"""Shows when and where labels were learnt: shares of the layers against successive epochs.
 
 The shares of the layers against a donor sum to what exchanging all layers undoes. An early epoch as
 donor undoes nearly all labels, and the last epochs undo nothing, so the difference between the
@@ -104,8 +104,8 @@ class Timeline(Method):
         noisy = run.noisy.is_noisy[shares_by_donor[0]["rows"]][known]
         if not noisy.any() or noisy.all():
             raise ScoreError(f"{run.name} needs noisy and clean labels that its model predicts.")
-        shares = np.stack([each["shares"][known] for each in shares_by_donor])
-        wrong = np.stack([each["says_other"][known] for each in shares_by_donor])
+        shares = np.stack([by_donor["shares"][known] for by_donor in shares_by_donor])
+        wrong = np.stack([by_donor["says_other"][known] for by_donor in shares_by_donor])
         epochs = np.array([*donors, _last_epoch(run, max(donors))])
         learnt = _learnt_table(shares_by_donor[0]["rows"][known], noisy, epochs, wrong, shares)
         summary, sentence = _compared(learnt, shares, noisy)

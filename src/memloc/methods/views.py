@@ -42,8 +42,10 @@ def alone(table: Table, words: Mapping[str, Mapping[str, str]]) -> Table:
     known = table.dropna(subset=list(words["what"]))
     ends = {"share": "", "low": "_low", "high": "_high"}
     parts = [
-        known.assign(what=said, **{name: known[f"{column}{end}"] for name, end in ends.items()})
-        for column, said in words["what"].items()
+        known.assign(
+            what=words_for_end, **{name: known[f"{column}{end}"] for name, end in ends.items()}
+        )
+        for column, words_for_end in words["what"].items()
     ]
     how = {"share": "mean", "low": "min", "high": "max"}
     keys = [*CASE, "value", "what", "layer"]

@@ -48,7 +48,7 @@ class CheckReport:
     block: str
     readout: str
     head: str
-    """Whether the head was saved with the model, or is new and has to be trained."""
+    """Origin of the head: saved with the model, or new, so that it has to be trained."""
     separator: str
     padding: str
     max_tokens: int

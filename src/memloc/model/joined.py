@@ -27,7 +27,7 @@ def joined_layers(model: Any) -> list[nn.Module]:
 
 
 class JoinedLayer(nn.Module):
-    """One layer made of its parts: one round of the model's own loop."""
+    """A layer made of its parts: one round of the model's own loop."""
 
     def __init__(self, body: Any, layer: int) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ ADAPTER = "adapter_config.json"
 
 @dataclass(frozen=True)
 class ModelRow:
-    """One row of `memloc models`."""
+    """A row of `memloc models`."""
 
     name: str
     layers: str

@@ -128,7 +128,7 @@ class Stack:
             if self.is_language_model:
                 self._refuse_both_directions()
             self.pads = True
-            """Whether padding changes nothing; if not, only texts of one length share a batch."""
+            """True if padding changes nothing; otherwise only texts of one length share a batch."""
             self.pads = self._is_padding_harmless()
 
     def copied(self, layers: Iterable[int] | None = None) -> "Stack":

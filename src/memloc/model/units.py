@@ -116,7 +116,7 @@ def _names_by_block(stack: Stack) -> list[tuple[str, ...]]:
 
 @dataclass
 class _Call:
-    """One call of a module that has parameters of its own."""
+    """A call of a module that has parameters of its own."""
 
     module: nn.Module
     given: tuple[Tensor, ...]

@@ -97,8 +97,8 @@ def _shares(read: Any) -> pd.DataFrame:
     rows = read.to_pandas()
     table: pd.DataFrame = rows.pivot(index="example", columns="layer", values="share")
     whole = table.sum(axis=1)
-    found: pd.DataFrame = table.div(whole.where(whole > 0), axis=0)
-    return found
+    shares: pd.DataFrame = table.div(whole.where(whole > 0), axis=0)
+    return shares
 
 
 def _left_out(results: "Results", one_run: pd.DataFrame) -> set[str]:
@@ -172,12 +172,12 @@ def example_block(results: "Results", runs: "list[pd.DataFrame]") -> dict[str, A
     rows = [[int(e), _cut(t), place[o], place[a]] for e, t, o, a in shown.itertuples(index=False)]
     numbered = shown.assign(place=np.arange(len(shown)))
     places = [own.merge(numbered, on=keys).set_index("example")["place"] for own in texts]
-    found = [_bits(results, run, mine) for run, mine in zip(runs, places, strict=True)]
+    by_run = [_bits(results, run, mine) for run, mine in zip(runs, places, strict=True)]
     return {
         "labels": labels,
         "rows": rows,
         "left": len(noisy) - len(shown),
-        "runs": [each for one in found for each in one],
+        "runs": [each for one in by_run for each in one],
     }
 
 
@@ -189,11 +189,11 @@ def _bits(results: "Results", one_run: pd.DataFrame, places: "pd.Series") -> lis
     """
     about = one_run.iloc[0]
     head = {"model": str(about["model"]), "seed": int(about["seed"])}
-    found = []
+    blocks = []
     for method, outcomes in outcomes_by_method(results, one_run).items():
         kept = np.isin(outcomes.noisy_rows, places.index)
         bits = np.packbits(outcomes.noisy_wrong[kept]).tobytes()
-        found.append(
+        blocks.append(
             {
                 **head,
                 "method": method,
@@ -207,8 +207,8 @@ def _bits(results: "Results", one_run: pd.DataFrame, places: "pd.Series") -> lis
         some = shares[shares.index.isin(places.index)]
         percent = (100 * some.fillna(0)).round().astype(int).to_numpy().tolist()
         rows = places.loc[some.index].tolist()
-        found.append({**head, "method": method, "rows": rows, "held": percent})
-    return found
+        blocks.append({**head, "method": method, "rows": rows, "held": percent})
+    return blocks
 
 
 def _cut(text: str) -> str:

@@ -170,8 +170,8 @@ class Drawn:
         """Return every combination of the columns `names` that has rows."""
         if not names:
             return [{}]
-        found = self.rows[list(names)].drop_duplicates()
-        return [{str(k): v for k, v in row.items()} for row in found.to_dict("records")]
+        distinct = self.rows[list(names)].drop_duplicates()
+        return [{str(k): v for k, v in row.items()} for row in distinct.to_dict("records")]
 
     def remarks(self, choice: Mapping[str, Any]) -> str:
         """Return the remarks of the results behind one choice."""
@@ -200,7 +200,7 @@ FIGURES = Figure.read("figures")
 
 def figures_of(results: Results) -> list[Figure]:
     """Return the described figures, and one for the layers of each method of another package."""
-    theirs = [each for each in theirs_of(results) if "layer" in each.table and each.numbers]
+    theirs = [table for table in theirs_of(results) if "layer" in table.table and table.numbers]
     return [*FIGURES, *map(layers_of, theirs)]
 
 
@@ -216,10 +216,10 @@ def layers_of(theirs: Theirs) -> Figure:
     numbers = dict.fromkeys([value, *ends, *others], ".3g")
     chance = "chance" if "chance" in others else None
     apart |= {"x": "layer", "y": value, "y_title": value.replace("_", " "), "chance": chance}
-    said = "Mean over seeds" + ("; bands hold the seeds' intervals." if ends else ".")
+    sentence = "Mean over seeds" + ("; bands hold the seeds' intervals." if ends else ".")
     return Figure(
         **theirs.words,
-        caption=f"{theirs.about} {said}".strip(),
+        caption=f"{theirs.about} {sentence}".strip(),
         choose=tuple(choose),
         shape="curves",
         look=Look(**apart, intervals=tuple(ends), hover={**hover, **numbers, "seeds": None}),
@@ -253,7 +253,7 @@ def write_figures(
             save_spec(_titled(figure, chart, choice), path)
             written.append(path)
             advance(1)
-    return written, [figure for figure, found in drawn.items() if found is None]
+    return written, [figure for figure, content in drawn.items() if content is None]
 
 
 def save_figure(name: str, table: pd.DataFrame, path: Path) -> None:
@@ -269,15 +269,15 @@ def save_spec(spec: Mapping[str, Any], path: Path) -> None:
 
     kind = lookup("figure format", path.suffix.lstrip("."), {name: name for name in FORMATS})
     plain = {**spec, "config": {**spec.get("config", {}), **style.PRINT}}
-    made = getattr(vl_convert, f"vegalite_to_{kind}")(plain, **SCALED.get(kind, {}))
+    image = getattr(vl_convert, f"vegalite_to_{kind}")(plain, **SCALED.get(kind, {}))
     with whole_file(path) as draft:
-        draft.write_bytes(made.encode() if kind == "svg" else made)
+        draft.write_bytes(image.encode() if kind == "svg" else image)
 
 
 def _titled(figure: Figure, drawn: Drawn, choice: Mapping[str, Any]) -> dict[str, Any]:
     against = remark_on(choice["method"]) if "method" in choice else ""
-    said = f"{against} {drawn.remarks(choice)}".strip()
-    lines = [" · ".join(map(str, choice.values())), *wrap(said, WIDTH)]
+    caption = f"{against} {drawn.remarks(choice)}".strip()
+    lines = [" · ".join(map(str, choice.values())), *wrap(caption, WIDTH)]
     title = {"text": figure.title, "subtitle": lines}
     return {**drawn.with_rows(choice), "title": title}
 
@@ -476,8 +476,8 @@ def _base(tidy: pd.DataFrame, look: Look) -> alt.Chart:
 
 def _named(tidy: pd.DataFrame, look: Look, scale: Any = style.colours) -> dict[str, Any]:
     """Return colours or markers; names written along the left axis need no legend."""
-    found = style.channel(look.colour, tidy[look.colour], look.colour_title, scale)
-    return {**found, "legend": None} if look.colour == look.y else found
+    encoding = style.channel(look.colour, tidy[look.colour], look.colour_title, scale)
+    return {**encoding, "legend": None} if look.colour == look.y else encoding
 
 
 def _number_axis(look: Look, name: str) -> alt.Axis:
@@ -508,12 +508,12 @@ def _fading(look: Look) -> tuple[Callable[[float], Any], list[alt.Parameter]]:
 
 def _hover(tidy: pd.DataFrame, look: Look) -> list[alt.Tooltip]:
     """Return every hovered column with its title in words."""
-    found = []
+    tooltips = []
     for name, form in look.hover.items():
         kind = "Q" if style.is_number(tidy[name]) else "N"
         title = style.TITLES.get(name, name.replace("_", " "))
-        found.append(alt.Tooltip(f"{name}:{kind}", title=title, format=form or alt.Undefined))
-    return found
+        tooltips.append(alt.Tooltip(f"{name}:{kind}", title=title, format=form or alt.Undefined))
+    return tooltips
 
 
 def _discrete(tidy: pd.DataFrame, name: str, title: str | None, channel: Any) -> Any:

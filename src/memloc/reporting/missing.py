@@ -29,7 +29,7 @@ LARGE = "facebook/opt-1.3b"
 
 @dataclass(frozen=True)
 class Coverage:
-    """Which parts each run has, as a table, and commands for the missing ones."""
+    """The parts that each run has, as a table, and commands for the missing ones."""
 
     table: pd.DataFrame
     commands: tuple[str, ...]

@@ -70,12 +70,12 @@ def write_report(study: str | Path, out: str | Path | None = None) -> Report:
     """Write the page into a study's folder as `report/index.html`, or to `out`."""
     results = load_results(study)
     path = paths.page(Path(study)) if out is None else Path(out)
-    summary, found = summarise(results), coverage(results)
+    summary, covered = summarise(results), coverage(results)
     with whole_file(path) as draft:
-        draft.write_text(render(results, summary, found), encoding="utf-8")
-    said = {**asdict(summary), "commands": list(found.commands), "missing": found.sentence}
-    write_json(path.with_suffix(".json"), said)
-    return Report(path, summary, found.commands, found.sentence)
+        draft.write_text(render(results, summary, covered), encoding="utf-8")
+    record = {**asdict(summary), "commands": list(covered.commands), "missing": covered.sentence}
+    write_json(path.with_suffix(".json"), record)
+    return Report(path, summary, covered.commands, covered.sentence)
 
 
 def read_report(study: str | Path) -> Report | None:
@@ -84,20 +84,20 @@ def read_report(study: str | Path) -> Report | None:
     record = path.with_suffix(".json")
     if not record.is_file():
         return None
-    said = read_json(record)
+    stored = read_json(record)
     with as_stored(record):
         summary = Summary(
-            answers=tuple(map(str, said["answers"])),
-            trust=str(said["trust"]),
-            learnt=str(said["learnt"]),
-            lines=tuple(Line(**line) for line in said["lines"]),
+            answers=tuple(map(str, stored["answers"])),
+            trust=str(stored["trust"]),
+            learnt=str(stored["learnt"]),
+            lines=tuple(Line(**line) for line in stored["lines"]),
         )
-        return Report(path, summary, tuple(said["commands"]), str(said["missing"]))
+        return Report(path, summary, tuple(stored["commands"]), str(stored["missing"]))
 
 
 def render(results: Results, summary: Summary, found: Coverage | None = None) -> str:
     """Return the whole page as HTML."""
-    there = coverage(results) if found is None else found
+    covered = coverage(results) if found is None else found
     every = {figure: figure.drawn(results) for figure in figures_of(results)}
     drawn = {f: d for f, d in every.items() if d is not None and f.says_something(d, results)}
     tables = {table: table.shown(results) for table in tables_of(results)}
@@ -125,7 +125,7 @@ def render(results: Results, summary: Summary, found: Coverage | None = None) ->
         choices=choices,
         start=start,
         has_shares=page["held"],
-        coverage=_coverage(there),
+        coverage=_coverage(covered),
         **how_made(results),
         version=version("memloc"),
         page=_script_json(page),
@@ -159,12 +159,12 @@ def _absent(
 ) -> dict[str, list[str]]:
     """Return titles of figures and tables without results, by the command that makes them."""
     exhibits = [*figures, *(table for table, tidy in tables.items() if tidy.empty)]
-    found: dict[str, list[str]] = {}
-    for each in exhibits:
-        titles = found.setdefault(command(each.part, results), [])
-        if each.title not in titles:
-            titles.append(each.title)
-    return dict(sorted(found.items(), reverse=True))  # last what no command makes
+    by_command: dict[str, list[str]] = {}
+    for exhibit in exhibits:
+        titles = by_command.setdefault(command(exhibit.part, results), [])
+        if exhibit.title not in titles:
+            titles.append(exhibit.title)
+    return dict(sorted(by_command.items(), reverse=True))  # last what no command makes
 
 
 def _figure_record(figure: Figure, drawn: Drawn) -> dict[str, Any]:
@@ -189,22 +189,22 @@ def _heading(figure: Figure, drawn: Drawn) -> dict[str, Any]:
         caption = f"{caption.replace('{method}', method)} {remark_on(method)}".rstrip()
     if number and not number.startswith("Table"):
         number = f"Figure{'s' if ' and ' in number else ''} {number}"
-    said = f"{caption} {drawn.remarks({})}".rstrip()
-    return {"figure": figure, "caption": said, "number": f"paper: {number}" if number else ""}
+    words = f"{caption} {drawn.remarks({})}".rstrip()
+    return {"figure": figure, "caption": words, "number": f"paper: {number}" if number else ""}
 
 
 def _start(choices: dict[str, list[str]], drawn: dict[Figure, Drawn]) -> dict[str, str]:
     """Return the initial choice: the most exact method, the model and task with most figures."""
     shown = []
-    for figure, found in drawn.items():
+    for figure, content in drawn.items():
         names = [name for name in figure.choose if name in choices]
         if names:
-            rows = found.rows[names].drop_duplicates()
+            rows = content.rows[names].drop_duplicates()
             shown.append((names, set(rows.itertuples(index=False, name=None))))
 
     def count(values: Iterable[str]) -> int:
         choice = dict(zip(choices, values, strict=True))
-        return sum(tuple(choice[n] for n in names) in there for names, there in shown)
+        return sum(tuple(choice[n] for n in names) in combinations for names, combinations in shown)
 
     first = {**choices, **({"method": choices["method"][:1]} if "method" in choices else {})}
     return dict(zip(choices, max(product(*first.values()), key=count), strict=True))
@@ -258,7 +258,9 @@ def how_made(results: Results) -> dict[str, Any]:
         "study": study.read_text(encoding="utf-8") if study.is_file() else "",
         "commands": list(dict.fromkeys(filter(None, results.commands))),
         "settings": _settings(results),
-        "versions": [", ".join(f"{k} {v}" for k, v in each.items()) for each in results.versions],
+        "versions": [
+            ", ".join(f"{k} {v}" for k, v in versions.items()) for versions in results.versions
+        ],
     }
 
 

@@ -103,20 +103,20 @@ def _stored(found: KeyedRun, folder: Path) -> Stored:
         if record["method"] != folder.name:
             raise ValueError(f"it is a result of {record['method']}")
         inputs = record["about"].get("inputs", {})
-        own = {
+        expected = {
             "data": run.record.task.hash,
             "weights": run.record.weights_hash,
             "seed": run.seed,
         }
-        if any(inputs.get(name, value) != value for name, value in own.items()):
+        if any(inputs.get(name, value) != value for name, value in expected.items()):
             raise ValueError("it is of another run")
     return Stored(found.key, folder, record["method"], record["about"], record["tables"])
 
 
 def kept_files(run: Run, name: str) -> list[Path]:
     """Return files of this name in the results of a run, without drafts of killed processes."""
-    found = (run.folder / paths.RESULTS).glob(f"*/{name}")
-    return sorted(path for path in found if not is_draft(path.relative_to(run.folder)))
+    files = (run.folder / paths.RESULTS).glob(f"*/{name}")
+    return sorted(path for path in files if not is_draft(path.relative_to(run.folder)))
 
 
 def find_runs(folder: Path) -> list[KeyedRun]:
@@ -129,14 +129,14 @@ def find_runs(folder: Path) -> list[KeyedRun]:
     ]
     # The deepest first: a run at the place where `memloc train` puts it keeps the plain name.
     places.sort(key=lambda place: (-len(place.parts), str(place)))
-    found: dict[tuple[Any, ...], KeyedRun] = {}
+    by_key: dict[tuple[Any, ...], KeyedRun] = {}
     for run in map(Run.open, places):
         key = _key(run)
-        if tuple(key.values()) in found:
+        if tuple(key.values()) in by_key:
             key["model"] += f" ({run.folder.relative_to(folder)})"
-        found[tuple(key.values())] = KeyedRun(key, run)
+        by_key[tuple(key.values())] = KeyedRun(key, run)
     names = ("task", "model", "seed")
-    return sorted(found.values(), key=lambda each: [str(each.key[name]) for name in names])
+    return sorted(by_key.values(), key=lambda each: [str(each.key[name]) for name in names])
 
 
 def _without_record(folder: Path) -> list[Path]:
@@ -151,8 +151,8 @@ def _without_record(folder: Path) -> list[Path]:
 
 def _key(run: Run) -> Row:
     task, plant = run.record.task, run.plant
-    own = (task.name, task.category, run.model_name, run.seed)
-    key = dict(zip(KEY, own, strict=True))
+    values = (task.name, task.category, run.model_name, run.seed)
+    key = dict(zip(KEY, values, strict=True))
     return key if plant is None else key | {name: getattr(plant, name) for name in PLANT}
 
 
@@ -164,17 +164,17 @@ def read_tables(folder: Path, every: Sequence[KeyedRun], needed: float) -> dict[
         every: the runs, planted ones as well.
         needed: accuracy from which labels count as learnt.
     """
-    runs = [each for each in every if each.run.plant is None]
-    planted = [each for each in every if each.run.plant is not None]
-    stored = [result for each in runs for result in each.stored]
+    runs = [one for one in every if one.run.plant is None]
+    planted = [one for one in every if one.run.plant is not None]
+    stored = [result for one in runs for result in one.stored]
     of_plants = _by_good_references(planted, needed)
     layers = read_control_layers(of_plants)
-    shown = read_shown([each for each in stored if can_mix(each.about)])
-    curves = [(each.key, each.run.training()) for each in runs]
+    shown = read_shown([one for one in stored if can_mix(one.about)])
+    curves = [(one.key, one.run.training()) for one in runs]
     return {
         "runs": _table("runs", [{**e.key, **_run_row(e.run, folder, needed)} for e in runs]),
         "training": join_parts("training", [(key, curve) for key, curve in curves if len(curve)]),
-        "made": _table("made", [{**each.key, "settings": each.settings} for each in stored]),
+        "made": _table("made", [{**one.key, "settings": one.settings} for one in stored]),
         **shown,
         "answers": compared(read_answers("answers", stored), shown.get("layers")),
         **read_shown(of_plants, "control_"),
@@ -218,15 +218,15 @@ def read_shown(stored: Sequence[Stored], before: str = "") -> dict[str, pd.DataF
     layers of planted runs are left to `read_control_layers`.
     """
     parts: dict[str, list[tuple[Row, Any]]] = defaultdict(list)
-    for each in stored:
-        for table, name in each.called.items():
+    for result in stored:
+        for table, name in result.called.items():
             if before and (before + name not in COLUMNS or name == "layers"):
                 continue
-            rows = each.read(table)
-            if name == "events" and each.method not in method_names("analysis"):
-                rows = _their_events(each.method, rows)
+            rows = result.read(table)
+            if name == "events" and result.method not in method_names("analysis"):
+                rows = _their_events(result.method, rows)
             if rows is not None:
-                parts[before + name].append((each.key, rows))
+                parts[before + name].append((result.key, rows))
     return {name: join_parts(name, keyed) for name, keyed in parts.items()}
 
 
@@ -244,10 +244,12 @@ def _their_events(method: str, given: Any) -> Any:
 def read_answers(name: str, stored: Sequence[Stored]) -> pd.DataFrame:
     """Return the answers of methods that weigh layers as the table `name`: one row per result."""
     rows = []
-    for each in stored:
-        if "answer" in each.about:
-            found = Answer.of(each.about["answer"])
-            rows.append({**each.key, **found.row(), "right": is_right(each.run, found)})
+    for result in stored:
+        if "answer" in result.about:
+            stored_answer = Answer.of(result.about["answer"])
+            rows.append(
+                {**result.key, **stored_answer.row(), "right": is_right(result.run, stored_answer)}
+            )
     return _table(name, rows)
 
 
@@ -291,12 +293,14 @@ def _by_good_references(planted: Sequence[KeyedRun], needed: float) -> list[Stor
     little.
     """
     # A null has the reference weights of its plant.
-    own = {_plant(each): each.run.reference_accuracy for each in planted if not each.run.is_null}
+    accuracies = {
+        _plant(keyed): keyed.run.reference_accuracy for keyed in planted if not keyed.run.is_null
+    }
     kept = []
-    for each in planted:
-        weak = own.get(_plant(each), each.run.reference_accuracy) < needed
+    for keyed in planted:
+        weak = accuracies.get(_plant(keyed), keyed.run.reference_accuracy) < needed
         left_out = by_reference() if weak else set()
-        kept += [result for result in each.stored if result.method not in left_out]
+        kept += [result for result in keyed.stored if result.method not in left_out]
     return kept
 
 
@@ -307,12 +311,12 @@ def _plant(found: KeyedRun) -> tuple[Any, ...]:
 def read_control_layers(stored: Sequence[Stored]) -> pd.DataFrame:
     """Return layer weights of planted runs, with the largest share that a window undid."""
     parts = []
-    for each in stored:
-        if "layers" in each.tables and each.called.get("layers") == "layers":
+    for result in stored:
+        if "layers" in result.tables and result.called.get("layers") == "layers":
             undone = np.nan
-            if "windows" in each.tables:
-                undone = each.read("windows")["error"].to_numpy().max()
-            parts.append(({**each.key, "undone": undone}, each.read("layers")))
+            if "windows" in result.tables:
+                undone = result.read("windows")["error"].to_numpy().max()
+            parts.append(({**result.key, "undone": undone}, result.read("layers")))
     return join_parts("control_layers", parts)
 
 
@@ -320,18 +324,18 @@ def read_plants(planted: Sequence[KeyedRun], layers: pd.DataFrame) -> pd.DataFra
     """Return one row per planted run: the learning rate that it needed, accuracies and methods."""
     used = layers.groupby([*KEY, *PLANT])["method"].unique()
     rows = []
-    for each in planted:
-        final = each.run.status.final
-        looked = used.get(tuple(each.key.values()), [])
+    for keyed in planted:
+        final = keyed.run.status.final
+        looked = used.get(tuple(keyed.key.values()), [])
         row = {
-            "learning_rate": each.run.settings.finetune.learning_rate,
-            "tries": len(each.run.status.attempts) + 1,
+            "learning_rate": keyed.run.settings.finetune.learning_rate,
+            "tries": len(keyed.run.status.attempts) + 1,
             "training_accuracy": getattr(final, "training", np.nan),
             "noisy_accuracy": getattr(final, "noisy", np.nan),
             "methods": ", ".join(looked),
             "used": len(looked) > 0,
         }
-        rows.append({**each.key, **row})
+        rows.append({**keyed.key, **row})
     return _table("plants", rows)
 
 
@@ -342,8 +346,8 @@ def join_parts(name: str, parts: TableParts) -> pd.DataFrame:
         return pd.DataFrame(columns=columns)
     keys, tables = zip(*parts, strict=True)
     for key, table in parts:
-        there = {*key, *(table.columns if isinstance(table, pd.DataFrame) else table.column_names)}
-        if lacking := sorted(set(columns) - there):
+        names = {*key, *(table.columns if isinstance(table, pd.DataFrame) else table.column_names)}
+        if lacking := sorted(set(columns) - names):
             raise StoreError(
                 f"A table of {name} ({key['task']}, {key['model']}) has no column {lacking[0]}: it "
                 "is damaged or of another version; run what made it again."
@@ -384,6 +388,6 @@ def commands(runs: Sequence[KeyedRun]) -> Iterator[str]:
     runs.
     """
     for is_planted in (False, True):
-        some = [each for each in runs if (each.run.plant is not None) == is_planted]
-        yield from (each.run.record.command for each in some)
-        yield from (r.about.get("command", "") for each in some for r in each.stored)
+        some = [keyed for keyed in runs if (keyed.run.plant is not None) == is_planted]
+        yield from (keyed.run.record.command for keyed in some)
+        yield from (r.about.get("command", "") for keyed in some for r in keyed.stored)

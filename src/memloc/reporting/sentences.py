@@ -97,12 +97,12 @@ def layer_name(layer: float) -> str:
 
 def remarks_on(table: pd.DataFrame) -> str:
     """Return the caveats of the results in a table, each once with its runs."""
-    found, said = marked(table), []
-    for remark, part in found.groupby("remark", sort=False) if len(found) else ():
+    remarked, sentences = marked(table), []
+    for remark, part in remarked.groupby("remark", sort=False) if len(remarked) else ():
         names = list(map(_name, part.drop_duplicates(RUN).to_dict("records")))
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        said.append(f"{str(remark).removesuffix('.')} ({', '.join(names[:NAMED])}{more}).")
-    return " ".join(said)
+        sentences.append(f"{str(remark).removesuffix('.')} ({', '.join(names[:NAMED])}{more}).")
+    return " ".join(sentences)
 
 
 def remark_on(method: str) -> str:
@@ -228,10 +228,10 @@ def _how_sure(results: Results) -> str:
     if mine.empty:
         todo = _by(" (`{}`)", command("control", results))
         why = f"{method} did not look at labels" if len(control) else "no labels were"
-        said = phrase("untested", why=why, todo=todo)
+        sentence = phrase("untested", why=why, todo=todo)
     else:
-        said = phrase("tested", **_means(mine)[0])
-    return said + (SAID["one_seed"] if results["runs"]["seed"].nunique() == 1 else "")
+        sentence = phrase("tested", **_means(mine)[0])
+    return sentence + (SAID["one_seed"] if results["runs"]["seed"].nunique() == 1 else "")
 
 
 def _means(control: pd.DataFrame) -> list[dict[str, Any]]:
@@ -248,11 +248,11 @@ def _learnt(results: Results) -> str:
     runs, kept = results["runs"], results.memorised("runs")
     counts = ", ".join(counted(runs[n].nunique(), n) for n in ("model", "task", "seed"))
     whose = "its" if len(runs) == 1 else "their"
-    said = f"{len(kept)} of {counted(len(runs), 'run')} ({counts}) memorised {whose} wrong labels"
-    clauses = [said]
+    clause = f"{len(kept)} of {counted(len(runs), 'run')} ({counts}) memorised {whose} wrong labels"
+    clauses = [clause]
     if len(kept):
         shown = _range(kept["noisy_accuracy"], ".0%")
-        clauses = [f"{said}: {shown} of these are predicted in the end"]
+        clauses = [f"{clause}: {shown} of these are predicted in the end"]
     if kept["validation_accuracy"].notna().any():
         unseen = _range(kept["validation_accuracy"], ".0%")
         clauses.append(f"{unseen} of unseen examples are predicted correctly")
@@ -270,8 +270,8 @@ def _trust(results: Results) -> Iterator[Line]:
     rows = _means(results.control)
     ranked, chance = [phrase("ranked", **row) for row in rows], [row["chance"] for row in rows]
     yield Line("trust", phrase("control", methods=", by ".join(ranked), chance=np.mean(chance)))
-    if said := remarks_on(results.control_layers):
-        yield Line("trust", f"Control: {said}", is_open=True)
+    if remarks := remarks_on(results.control_layers):
+        yield Line("trust", f"Control: {remarks}", is_open=True)
 
 
 def _by_method(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -308,7 +308,7 @@ def _undone(windows: pd.DataFrame, runs: list[str]) -> str:
     """Return a clause on the shares undone by changing one layer at most, and by changing all."""
     sized = windows.assign(width=windows["last"] - windows["first"] + 1)
     one, every = largest(sized[sized["width"] == 1], runs, "error"), largest(sized, runs, "width")
-    said = [
+    parts = [
         phrase(
             "undone",
             labels=_range(e["error"], ".0%"),
@@ -317,7 +317,7 @@ def _undone(windows: pd.DataFrame, runs: list[str]) -> str:
         for e in (one, every)
     ]
     over = f" (over {len(every)} runs)" if len(every) > 1 else ""
-    return f"one layer undoes at most {', all layers '.join(said)}{over}"
+    return f"one layer undoes at most {', all layers '.join(parts)}{over}"
 
 
 def _events(results: Results) -> Iterator[Line]:
@@ -349,15 +349,15 @@ def _left_out(results: Results) -> Iterator[Line]:
         words = [
             phrase(name, **{str(k): v for k, v in row.items()}) for row in table.to_dict("records")
         ]
-        if said := remarks_on(table.assign(remark=words)):
-            yield Line(section, said, is_open=True)
+        if remarks := remarks_on(table.assign(remark=words)):
+            yield Line(section, remarks, is_open=True)
 
 
 def _by_the_reference(results: Results) -> str:
     """Return the names of a study's methods that depend on the reference."""
-    made = method_order(results["made"]["method"])
-    wholly = [name for name in made if name in by_reference()]
-    partly = [name for name in made if name in methods() and "reference" in methods()[name].uses]
+    applied = method_order(results["made"]["method"])
+    wholly = [name for name in applied if name in by_reference()]
+    partly = [name for name in applied if name in methods() and "reference" in methods()[name].uses]
     named = [*wholly, *(f"{name.replace('_', ' ')} with exchanged layers" for name in partly)]
     return ", ".join(named) or "all methods"
 

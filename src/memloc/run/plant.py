@@ -52,13 +52,13 @@ def plant(  # noqa: PLR0913 - one argument for each thing that people vary
             learnt from epoch 21 on, and `2-3@1-20/9-10@21-40` if the first then ends. Groups that
             begin later than others leave the head as it is, and stages that end share all clean
             examples.
-        auxiliary: The task that changes all layers; by default the preset's, and in a task of
-            texts always its ordinary texts.
+        auxiliary: Task that changes all layers; by default the preset's. For texts, always the
+            ordinary ones.
         seed: Seed of the order of the data, the initial head and dropout; by default the preset's.
         preset: `paper`, `reference` or `demo`; by default `demo` for embedded models, else `paper`.
         settings: Settings that differ from the preset, such as `{"control.tries": 1}`.
-        checkpoints: Checkpoints to make, of `memorised`, `final`, `reference` and `frozen`.
-        options: What may be run and read while the model is loaded.
+        checkpoints: Checkpoints to make.
+        options: Permissions for loading the model, and changes to it.
         device: `auto`, `cpu`, `cuda` or `mps`.
     """
     check_given(model, task, options)

@@ -125,8 +125,8 @@ class Training:
         missing = [one for one in learners if not one.is_kept and not one.is_optional]
         if not missing:
             return nullcontext(lambda _steps: None)
-        each = auxiliary.updates if auxiliary else 0
-        total = sum(learner.updates(self.texts, self.settings) + each for learner in missing)
+        per_learner = auxiliary.updates if auxiliary else 0
+        total = sum(learner.updates(self.texts, self.settings) + per_learner for learner in missing)
         task, model = self.task.name, Path(self.run.spec.model).name
         names = " and ".join(learner.name for learner in missing)
         return track(f"{task} · {model} · {names}", total)
@@ -174,17 +174,17 @@ class Training:
         if plant is None:
             return (Part(rows if self.settings.repeat > 1 else None),)
         group, groups = self.run.planted_groups, read_plant(plant.planted)
-        has_end = any(each.last_epoch for each in groups)
+        has_end = any(one.last_epoch for one in groups)
         # Clean examples are not to be forgotten, so every stage that ends has all of them.
         return tuple(
             Part(
                 rows[(group[rows] == i) | (~is_noisy[rows] & has_end)],
-                each.layers,
-                sublayer=each.part,
-                first_epoch=each.first_epoch,
-                last_epoch=each.last_epoch,
+                one.layers,
+                sublayer=one.part,
+                first_epoch=one.first_epoch,
+                last_epoch=one.last_epoch,
             )
-            for i, each in enumerate(groups)
+            for i, one in enumerate(groups)
         )
 
     def _auxiliary(self, *, is_frozen: bool) -> Auxiliary | None:

@@ -27,11 +27,11 @@ class TaskRecord(Settings):
     category: str
     label_names: tuple[str, ...]
     source: str
-    """Where the task was read from, as text for people."""
+    """Place that the task was read from, as text for people."""
     train: int
     noisy: int
     noise: str = ""
-    """How the wrong labels are known, as text for people."""
+    """Sentence for people on how the wrong labels are known."""
     hash: str
 
     @classmethod

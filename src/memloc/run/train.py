@@ -50,8 +50,8 @@ def train(  # noqa: PLR0913 - one argument for each thing that people vary
         seed: Seed of the order of the data, the initial head and dropout.
         preset: `paper`, `reference` or `demo`; by default `demo` for embedded models, else `paper`.
         settings: Settings that differ from the preset, such as `{"finetune.epochs": 30}`.
-        checkpoints: Checkpoints to make, of `memorised`, `final`, `reference` and `frozen`.
-        options: What may be run and read while the model is loaded.
+        checkpoints: Checkpoints to make.
+        options: Permissions for loading the model, and changes to it.
         device: `auto`, `cpu`, `cuda` or `mps`.
     """
     check_given(model, task, options)

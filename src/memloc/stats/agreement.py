@@ -70,20 +70,20 @@ def correlation(
             By default each pair is a group.
         subjects: subject of each pair within its group, such as a model.
     """
-    there = np.isfinite(x) & np.isfinite(y)
-    x, y = x[there], y[there]
+    known = np.isfinite(x) & np.isfinite(y)
+    x, y = x[known], y[known]
     n = len(x)
     if why := _no_correlation(x, y):
         return Correlation(n=n, why=why)
-    found = COEFFICIENTS[coefficient](x, y)
-    group = np.arange(n) if groups is None else _numbered(groups[there])
+    test = COEFFICIENTS[coefficient](x, y)
+    group = np.arange(n) if groups is None else _numbered(groups[known])
     n_groups = int(group.max()) + 1
-    p, low, high = float(found.pvalue), np.nan, np.nan
+    p, low, high = float(test.pvalue), np.nan, np.nan
     if subjects is not None and n_groups < n:
-        p = grouped_p(x, y, group, _numbered(subjects[there]), coefficient)
+        p = grouped_p(x, y, group, _numbered(subjects[known]), coefficient)
     elif n <= EXACT_UP_TO:
         p = grouped_p(x, y, group, np.zeros_like(group), coefficient)
-    rho = float(found.statistic)
+    rho = float(test.statistic)
     if coefficient == "spearman" and n_groups == n >= FEWEST_GROUPS:
         low, high = _fisher_ends(rho, n)
     elif n_groups >= FEWEST_GROUPS:
@@ -100,16 +100,16 @@ def correlations(values: FloatArray, coefficient: Coefficient) -> tuple[list[flo
     """
     pairs = []
     for columns in combinations(values.T, 2):
-        there = np.isfinite(columns).all(0)
-        x, y = (column[there] for column in columns)
+        known = np.isfinite(columns).all(0)
+        x, y = (column[known] for column in columns)
         if not _no_correlation(x, y):
-            pairs.append((x, y, there))
-    found = [float(COEFFICIENTS[coefficient](x, y).statistic) for x, y, _ in pairs]
-    if not found or len(values) < FEWEST_GROUPS:
-        return found, np.nan, np.nan
+            pairs.append((x, y, known))
+    coefficients = [float(COEFFICIENTS[coefficient](x, y).statistic) for x, y, _ in pairs]
+    if not coefficients or len(values) < FEWEST_GROUPS:
+        return coefficients, np.nan, np.nan
     n, rows = len(values), np.arange(len(values))
-    without = [_without_each(x, y, rows[there], coefficient, n) for x, y, there in pairs]
-    return found, *_jackknife_ends(float(np.mean(found)), np.mean(without, axis=0), n)
+    without = [_without_each(x, y, rows[known], coefficient, n) for x, y, known in pairs]
+    return coefficients, *_jackknife_ends(float(np.mean(coefficients)), np.mean(without, axis=0), n)
 
 
 def _fisher_ends(rho: float, n: int) -> tuple[float, float]:
@@ -173,17 +173,17 @@ def grouped_p(
     if coefficient == "spearman":
         x, y = stats.rankdata(x), stats.rankdata(y)
     shape = group.max() + 1, subject.max() + 1
-    there, ones, others = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    there[group, subject] = 1
+    present, ones, others = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    present[group, subject] = 1
     ones[group, subject], others[group, subject] = x - x.mean(), y - y.mean()
-    sides = [(there, there), (ones, there), (there, others)]
-    sides += [(ones**2, there), (there, others**2), (ones, others)]
-    orders = _orders(len(there))
+    sides = [(present, present), (ones, present), (present, others)]
+    sides += [(ones**2, present), (present, others**2), (ones, others)]
+    orders = _orders(len(present))
     # What a pairing of two groups adds to each sum; an order of the groups adds up its pairings.
-    sums = [(a @ b.T)[np.arange(len(there)), orders].sum(1) for a, b in sides]
-    found = np.abs(_pearson_of_sums(*sums))
+    sums = [(a @ b.T)[np.arange(len(present)), orders].sum(1) for a, b in sides]
+    sizes = np.abs(_pearson_of_sums(*sums))
     # The first order is the one found; those without a coefficient count against it.
-    return float(np.mean(~(found < found[0] * (1 - 1e-9))))
+    return float(np.mean(~(sizes < sizes[0] * (1 - 1e-9))))
 
 
 def _pearson_of_sums(*sums: FloatArray) -> FloatArray:

@@ -87,9 +87,9 @@ def bootstrap(
     """
     n = len(values)
     _check_resampling(n)
-    found = [statistic(values)]
-    found += [statistic(values[rng.integers(n, size=n)]) for _ in range(n_resamples)]
-    return band(np.array(found, dtype=np.float64))
+    estimates = [statistic(values)]
+    estimates += [statistic(values[rng.integers(n, size=n)]) for _ in range(n_resamples)]
+    return band(np.array(estimates, dtype=np.float64))
 
 
 def permutation_p(one: FloatArray, other: FloatArray, rng: Generator) -> float:
@@ -208,11 +208,11 @@ def resampled(
         n_resamples: number of resamples.
         size: numbers held per resample, n by default; CHUNK limits how many are held at once.
     """
-    found = [statistic(np.ones((1, n), dtype=np.int64))]
+    parts = [statistic(np.ones((1, n), dtype=np.int64))]
     step = max(1, CHUNK // (size or n))
     for start in range(0, n_resamples, step):
-        found.append(statistic(bootstrap_counts(n, min(step, n_resamples - start), rng)))
-    return np.concatenate(found)
+        parts.append(statistic(bootstrap_counts(n, min(step, n_resamples - start), rng)))
+    return np.concatenate(parts)
 
 
 def resampled_means(wrong: BoolArray, n_resamples: int, rng: Generator) -> FloatArray:

@@ -140,10 +140,10 @@ def windows_between(first: Iterable[int], last: Iterable[int]) -> list[range]:
 
 def read_window(text: str) -> range:
     """Read a window from text: `6-7`, or `3` for one layer."""
-    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
-    if found is None or int(found[1]) < 1:
+    match = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
+    if match is None or int(match[1]) < 1:
         raise SettingsError(f"{text!r} is no window of layers: write 6-7, or 3 for one layer.")
-    window = range(int(found[1]) - 1, int(found[2] or found[1]))
+    window = range(int(match[1]) - 1, int(match[2] or match[1]))
     if not window:
         raise SettingsError(f"Window {text} is empty: its first layer comes after its last.")
     return window
@@ -174,8 +174,8 @@ PLANT_KINDS = ("easy", "equal", "decoy", "loud")
 
 def split_kind(text: str) -> tuple[str, str]:
     """Return the kind of a plant and its layers: `decoy 6-7` has the kind decoy and layers 6-7."""
-    found = re.fullmatch(r"\s*([a-z]+)\s+(.*)", text)
-    kind, layers = found.groups() if found else ("easy", text)
+    match = re.fullmatch(r"\s*([a-z]+)\s+(.*)", text)
+    kind, layers = match.groups() if match else ("easy", text)
     if kind not in PLANT_KINDS:
         raise SettingsError(
             f"No kind of plant is called {kind!r}: write layers such as 6-7, or one of "
@@ -212,9 +212,9 @@ def _read_group(text: str) -> Group:
         raise SettingsError(
             f"{text!r} does not say in which epochs it is learnt: write 9-10@21, or 9-10@21-40."
         )
-    found = {layer for window in layers.split("+") for layer in read_window(window)}
+    chosen = {layer for window in layers.split("+") for layer in read_window(window)}
     first, last = stage.groups() if stage else ("1", None)
-    return Group(tuple(sorted(found)), part, int(first), int(last) if last else None)
+    return Group(tuple(sorted(chosen)), part, int(first), int(last) if last else None)
 
 
 def plant_name(groups: Groups) -> str:
@@ -244,9 +244,9 @@ def planted_layers(text: str) -> list[int]:
 def usual_plants(depth: int, width: int) -> list[str]:
     """Return the names of the first, the middle and the last `width` layers."""
     starts = dict.fromkeys((0, (depth - width) // 2, depth - width))
-    found = [window_name(range(start, start + width)) for start in starts]
-    check_plant(found[0], depth)
-    return found
+    names = [window_name(range(start, start + width)) for start in starts]
+    check_plant(names[0], depth)
+    return names
 
 
 def every_window(depth: int, width: int) -> list[str]:

@@ -54,7 +54,7 @@ def _digest(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Format(Generic[T]):
-    """How values of one kind are written to and read from a file or folder, with their key."""
+    """The two functions that write and read values of one kind, with their cache key."""
 
     write: Callable[[Path, T, str], None]
     """Function that writes a value and its key, whole or not at all."""

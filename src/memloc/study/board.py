@@ -31,7 +31,7 @@ def board_plan(out: Path, named: Sequence[str], *, small: bool = False) -> Plan:
 def add_method(place: str) -> str:
     """Register the method at `module:Class` here and in child processes; return its name."""
     name = load_given(place).name
-    known = [each for each in os.environ.get(GIVEN, "").split(",") if each]
+    known = [known_place for known_place in os.environ.get(GIVEN, "").split(",") if known_place]
     os.environ[GIVEN] = ",".join(dict.fromkeys([*known, place]))
     protocols.forget()
     return name

@@ -129,8 +129,8 @@ def tell_cost_of_halves(pool: Pool, model: Classifier, models: int) -> None:
     left = sorted({*range(1, models + 1)} - kept_halves(pool, models).keys())
     updates = sum(map(pool.updates, left))
     shape = Shape(model.stack.depth, model.stack.width, 0)
-    found = speed(shape, tokens_of(pool.examples), pool.training, pool.device)
-    work = updates * found["update"] + len(left) * len(pool.examples) * found["predict"]
+    measured = speed(shape, tokens_of(pool.examples), pool.training, pool.device)
+    work = updates * measured["update"] + len(left) * len(pool.examples) * measured["predict"]
     seconds = on_cores(usable_threads(shape.width), work)
     tell(
         f"{len(left)} of {models} models on halves are left, {updates:,} updates in all: about "

@@ -90,7 +90,7 @@ class Study(Settings):
     control: ControlBlock | None = None
     """Plants in known layers; none by default."""
     report: bool = True
-    """Whether a page with all results is written at the end."""
+    """Write a page with all results at the end."""
     examples: int | None = Field(None, ge=4)
     """Number of examples in a random sample of each task to train on; all by default."""
     depth: int | None = Field(None, ge=1)

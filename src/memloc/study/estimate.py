@@ -67,7 +67,7 @@ class Estimate:
 
     def duration(self, seconds: Mapping[str, float], cores: int, jobs: int) -> float:
         """Return the time until these steps are done when they share the cores."""
-        work = sum(self.threads[name] * each for name, each in seconds.items())
+        work = sum(self.threads[name] * time for name, time in seconds.items())
         widest = max((self.threads[name] for name in seconds), default=1)
         return max([work / min(cores, jobs * widest), *seconds.values()])
 
@@ -158,7 +158,7 @@ def _busy(record: StepRecord) -> float:
 def _pace(records: Iterable[StepRecord]) -> float:
     """Return how many times longer steps take than estimated; stopped steps do not count."""
     slower = [record.seconds / _busy(record) for record in records]
-    return median([1.0, *(each for each in slower if each < STOPPED)])
+    return median([1.0, *(factor for factor in slower if factor < STOPPED)])
 
 
 def around(seconds: float, factor: float) -> str:
@@ -183,12 +183,12 @@ def urgency(plan: Plan, seconds: Mapping[str, float]) -> dict[str, float]:
     """Return, for each step, its seconds plus those of the longest chain of steps that waits for
     it.
     """
-    found = dict(seconds)
+    waiting = dict(seconds)
     for step in plan.steps.values():
         if step.needs:
             longest = seconds[step.needs] + seconds[step.name]
-            found[step.needs] = max(found[step.needs], longest)
-    return found
+            waiting[step.needs] = max(waiting[step.needs], longest)
+    return waiting
 
 
 def _sort(step: Step) -> str:
@@ -216,15 +216,15 @@ def _seconds(step: Step, plan: Plan, measured: Calibration) -> float:
     sizes = sizes_of(step.shape, spec.settings, examples, tokens, measured)
     epochs = spec.settings.finetune.epochs
     if step.action == "train":
-        each = dict.fromkeys((WEIGHTS[name] for name in step.checkpoints), epochs)
-        return training_seconds(spec.settings, sizes, each)
+        epochs_of = dict.fromkeys((WEIGHTS[name] for name in step.checkpoints), epochs)
+        return training_seconds(spec.settings, sizes, epochs_of)
     looking = float(sum(method.cost(sizes) for method in step.methods_with_settings()))
     if spec.plant is None:
         return looking
     other = spec.plant.auxiliary
     auxiliary = 0 if other is None else training_examples(other)
-    each = dict.fromkeys(TRAININGS, epochs)
-    once = training_seconds(spec.settings, sizes, each, auxiliary) + looking
+    epochs_of = dict.fromkeys(TRAININGS, epochs)
+    once = training_seconds(spec.settings, sizes, epochs_of, auxiliary) + looking
     null = training_seconds(spec.settings, sizes, {"noisy": epochs}, auxiliary) + looking
     return once + (null if step.null else 0.0)
 
@@ -266,11 +266,11 @@ def training_seconds(
         epochs: Number of epochs of each training.
         auxiliary: Number of examples per epoch of the auxiliary task.
     """
-    own, validation = settings.finetune, 0.25 * sizes.examples
-    looking = (sizes.examples + validation) * sizes.predict / own.measure_every
+    finetune, validation = settings.finetune, 0.25 * sizes.examples
+    looking = (sizes.examples + validation) * sizes.predict / finetune.measure_every
     once = (sizes.examples + auxiliary) * sizes.update + looking
     # Of the frozen model only the head learns, on vectors that are kept if nothing varies.
-    kept = not own.frozen_dropout and own.clip_over == "trained"
+    kept = not finetune.frozen_dropout and finetune.clip_over == "trained"
     share = {"frozen": 0.1 if kept else 1.0}
     return float(once * sum(n * share.get(t, 1.0) for t, n in epochs.items()))
 
@@ -285,15 +285,15 @@ def _disk(step: Step) -> float:
     if step.action not in {"train", "plant"}:
         return 2e6
     checkpoints = len(step.checkpoints) if step.action == "train" else 4
-    each = checkpoints + early_checkpoints(step.spec.settings.finetune)
-    return step.shape.bytes * each * (2 if step.null else 1)
+    copies = checkpoints + early_checkpoints(step.spec.settings.finetune)
+    return step.shape.bytes * copies * (2 if step.null else 1)
 
 
 def _memory(step: Step) -> float:
     """Return the bytes of a process, of weights with gradients and two moments, and of a batch."""
     shape, settings = step.shape, step.spec.settings
     tokens = settings.finetune.batch_size * min(settings.text.max_tokens, 256)
-    each = 20.0 * shape.parameters + 4.0 * 34 * tokens * shape.width * shape.depth
+    bytes_of_model = 20.0 * shape.parameters + 4.0 * 34 * tokens * shape.width * shape.depth
     if shape.width >= NARROW:
-        return BASE + each
-    return BASE + 2 * each  # narrow ones learn two sets of labels in one pass
+        return BASE + bytes_of_model
+    return BASE + 2 * bytes_of_model  # narrow ones learn two sets of labels in one pass

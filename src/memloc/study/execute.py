@@ -85,12 +85,12 @@ def page_of(study: "Execution") -> "Report | None":
 
 def checked_jobs(jobs: int | None) -> int:
     """Return the number of parallel steps; refuse more than one per core."""
-    there = cores()
-    if jobs is not None and not 1 <= jobs <= there:
+    most = cores()
+    if jobs is not None and not 1 <= jobs <= most:
         raise SettingsError(
-            f"--jobs is {jobs}; this machine has {counted(there, 'core')}: use 1 to {there}."
+            f"--jobs is {jobs}; this machine has {counted(most, 'core')}: use 1 to {most}."
         )
-    return jobs or there
+    return jobs or most
 
 
 def estimate_study(plan: Plan, jobs: int | None = None) -> Estimate:
@@ -106,16 +106,16 @@ def estimate_study(plan: Plan, jobs: int | None = None) -> Estimate:
 
 def noise_sentences(plan: Plan, names: Container[str]) -> list[str]:
     """Return, for every task of these steps, how many labels are wrong and how that is known."""
-    found = dict[Hashable, str]()
+    sentences = dict[Hashable, str]()
     for step in plan.steps.values():
         run, spec = plan.there.get(step.folder), step.spec
         if step.name not in names:
             continue
         if run is not None:
-            found[run.name] = f"{run.name}: {run.noisy.summary()}"
-        elif (key := (spec.task, spec.settings.noise)) not in found:
-            found[key] = noise_sentence(spec)
-    return list(found.values())
+            sentences[run.name] = f"{run.name}: {run.noisy.summary()}"
+        elif (key := (spec.task, spec.settings.noise)) not in sentences:
+            sentences[key] = noise_sentence(spec)
+    return list(sentences.values())
 
 
 def few_sentences(plan: Plan, names: Container[str]) -> list[str]:
@@ -126,13 +126,13 @@ def few_sentences(plan: Plan, names: Container[str]) -> list[str]:
         if step.name in names or step.needs in names
         if any(find_method(name).kind == "localiser" for name in step.methods)
     }
-    found = dict[Hashable, str]()
+    sentences = dict[Hashable, str]()
     for folder, step in localised.items():
         run, spec = plan.there.get(folder), step.spec
         key = (spec.task, spec.settings.noise)
-        if key not in found:
-            found[key] = few_sentence(spec) if run is None else few_in(run.task)
-    return list(dict.fromkeys(filter(None, found.values())))
+        if key not in sentences:
+            sentences[key] = few_sentence(spec) if run is None else few_in(run.task)
+    return list(dict.fromkeys(filter(None, sentences.values())))
 
 
 def cores() -> int:
@@ -161,7 +161,7 @@ class Execution:
     chosen: set[str]
     states: dict[str, State]
     retry: bool = False
-    """Whether steps that failed before are repeated."""
+    """Repeat steps that failed before."""
     began: float = field(default_factory=time.time)
     waiting: list[str] = field(default_factory=list)
     submitted: dict[str, Step] = field(default_factory=dict)
@@ -206,8 +206,8 @@ class Execution:
             self.store.sweep()
             self.states = study_states(self.plan)
             self.waiting = self._to_do()
-            for said in (noise_sentences, few_sentences):
-                for sentence in said(self.plan, self.waiting):
+            for sentences_on in (noise_sentences, few_sentences):
+                for sentence in sentences_on(self.plan, self.waiting):
                     tell(sentence)
             watch(self, None)
             try:
@@ -235,10 +235,10 @@ class Execution:
         Plants stay in the plan's order, so that finished ones are balanced at any time.
         """
         again = {"missing", "stale", "failed"} if self.retry else {"missing", "stale"}
-        found = [n for n in self.plan.steps if n in self.chosen and self.states[n].name in again]
+        waiting = [n for n in self.plan.steps if n in self.chosen and self.states[n].name in again]
         urgent = urgency(self.plan, self.estimate.seconds)
-        is_plant = {name: self.plan.steps[name].action == "plant" for name in found}
-        return sorted(found, key=lambda name: 0.0 if is_plant[name] else -urgent[name])
+        is_plant = {name: self.plan.steps[name].action == "plant" for name in waiting}
+        return sorted(waiting, key=lambda name: 0.0 if is_plant[name] else -urgent[name])
 
     def _ready(self) -> Iterator[Step]:
         """Yield the steps that can begin, as long as the executor has room."""

@@ -43,7 +43,7 @@ Methods = Mapping[str, Method]
 
 
 class Step(Settings):
-    """One piece of work, done by one process."""
+    """A piece of work, done by one process."""
 
     name: str
     action: Action
@@ -71,7 +71,7 @@ class Step(Settings):
     """Cache key of the products that this step reads from that step."""
     verdict: VerdictSettings = VerdictSettings()
     force: bool = False
-    """Whether methods also run if the labels were not memorised."""
+    """Apply methods even if the labels were not memorised."""
     device: str = "auto"
     home: str = ""
     """Folder of the study."""
@@ -85,8 +85,10 @@ class Step(Settings):
     @property
     def settings(self) -> dict[str, Any]:
         """Everything that decides the step, in the form in which a record stores it."""
-        made = {name: value for own in self.products.values() for name, value in own.items()}
-        as_read: dict[str, Any] = json.loads(json.dumps(made))
+        deciding = {
+            name: value for facts in self.products.values() for name, value in facts.items()
+        }
+        as_read: dict[str, Any] = json.loads(json.dumps(deciding))
         return as_read
 
     @property
@@ -109,7 +111,7 @@ class Step(Settings):
     @cached_property
     def keys(self) -> dict[str, str]:
         """Cache key of each product."""
-        return {name: key(Maker("product", 1), own) for name, own in self.products.items()}
+        return {name: key(Maker("product", 1), facts) for name, facts in self.products.items()}
 
     @cached_property
     def identity(self) -> str:
@@ -123,7 +125,9 @@ class Step(Settings):
 
     def methods_with_settings(self) -> list[Method]:
         """Return the methods as objects with their settings."""
-        return [find_method(name).model_validate(own) for name, own in self.methods.items()]
+        return [
+            find_method(name).model_validate(settings) for name, settings in self.methods.items()
+        ]
 
 
 @dataclass(frozen=True)
@@ -143,20 +147,20 @@ class Plan:
         """
         if not only:
             return set(self.steps)
-        found: set[str] = set()
+        matching: set[str] = set()
         for text in only:
             fits = {name for name in self.steps if _fits(name, text.split())}
             if not fits:
                 command = f"`memloc plan {self.file.folder} --steps`"
                 raise SettingsError(f"No step matches --only {text!r}: {command} lists the steps.")
-            found |= fits
-        return found | {need for name in found if (need := self.steps[name].needs)}
+            matching |= fits
+        return matching | {need for name in matching if (need := self.steps[name].needs)}
 
 
 def _fits(name: str, words: Sequence[str]) -> bool:
     """Return whether each word is a part of a step's name, or the name begins with it."""
-    there = name.split("/")
-    return all(w in there or name == w or name.startswith(f"{w.rstrip('/')}/") for w in words)
+    parts = name.split("/")
+    return all(w in parts or name == w or name.startswith(f"{w.rstrip('/')}/") for w in words)
 
 
 def open_plan(place: str | Path) -> Plan:
@@ -169,8 +173,8 @@ def open_plan(place: str | Path) -> Plan:
 def make_plan(file: StudyFile) -> Plan:
     """Plan every step of a study."""
     check_names(file)
-    there = runs_there(file)
-    return Plan(file, {step.name: step for step in _Planner(file).steps(there)}, there)
+    existing = runs_there(file)
+    return Plan(file, {step.name: step for step in _Planner(file).steps(existing)}, existing)
 
 
 def control_plan(out: Path, study: Mapping[str, Any], block: Mapping[str, Any]) -> Plan:
@@ -204,7 +208,7 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def runs_there(file: StudyFile) -> dict[str, Run]:
     """Open the existing runs in the study's folder, such as adopted ones, by folder."""
-    found: dict[str, Run] = {}
+    runs: dict[str, Run] = {}
     home = file.folder.resolve()
     for i, place in enumerate(file.study.runs):
         folder = (file.folder / place).resolve()
@@ -212,14 +216,18 @@ def runs_there(file: StudyFile) -> dict[str, Run]:
             run = Run.open(folder)
         if not folder.is_relative_to(home):
             raise file.problem("runs", i, what="a run of a study must be in the study's folder.")
-        found[folder.relative_to(home).as_posix()] = run
-    return found
+        runs[folder.relative_to(home).as_posix()] = run
+    return runs
 
 
 def protocol_for(study: Study, task: str) -> Protocol:
     """Return the settings of a task's runs; a file may set its own share of labels to flip."""
-    own = study.data.get(task)
-    return study.protocol.replace({"noise.rate": own.flip}) if own and own.flip else study.protocol
+    data_file = study.data.get(task)
+    return (
+        study.protocol.replace({"noise.rate": data_file.flip})
+        if data_file and data_file.flip
+        else study.protocol
+    )
 
 
 class _Planner:
@@ -361,9 +369,9 @@ class _Planner:
     def _plants_of(self, block: ControlBlock, model: str, task: str) -> Iterator[Step]:
         """Yield the plants of one model and task, in the order of the windows."""
         control, problem = self.protocol.control, partial(self.file.problem, "control")
-        own = self.study.data.get(task)
-        is_texts = own is not None and own.is_texts
-        if own is not None and own.flip is None and not is_texts:
+        data_file = self.study.data.get(task)
+        is_texts = data_file is not None and data_file.is_texts
+        if data_file is not None and data_file.flip is None and not is_texts:
             what = f"{task} has noise of its own; plant a task whose labels are flipped."
             raise problem(what=what)
         protocol = protocol_for(self.study, task)
@@ -409,13 +417,13 @@ class _Planner:
 
 def with_baselines(names: Iterable[str]) -> list[str]:
     """Return methods, then the trivial baselines that need no weights which they do not need."""
-    made = {
+    weights = {
         "pretrained",
         "final",
         "memorised",
         *(w for name in names for w in find_method(name)().needs),
     }
-    trivial = [name for name in trivial_names() if made >= {*find_method(name)().needs}]
+    trivial = [name for name in trivial_names() if weights >= {*find_method(name)().needs}]
     return list(dict.fromkeys([*names, *trivial]))
 
 
@@ -442,8 +450,8 @@ def _flat(name: str, settings: Settings) -> dict[str, Any]:
 
 def planted_windows(block: ControlBlock, depth: int, protocol: Protocol) -> list[str]:
     """Return the plants that a study requests for a model of this depth, one for each run."""
-    found = [named_plant(text) for text in block.windows]
-    found += [window for width in block.every for window in every_window(depth, width)]
-    for plant in found:
+    names = [named_plant(text) for text in block.windows]
+    names += [window for width in block.every for window in every_window(depth, width)]
+    for plant in names:
         check_plant(plant, depth, protocol.control.epochs or protocol.finetune.epochs)
-    return list(dict.fromkeys(found)) or usual_plants(depth, protocol.control.width)
+    return list(dict.fromkeys(names)) or usual_plants(depth, protocol.control.width)

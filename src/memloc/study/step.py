@@ -70,10 +70,10 @@ def _look(run: Run, step: Step) -> None:
 
 def _plant(folder: Path, step: Step) -> None:
     planted = make_plant(step.spec, folder / step.folder, step.checkpoints, device=step.device)
-    made = [planted]
+    runs = [planted]
     if step.null and is_enough(planted):
-        made.append(make_null(planted, folder / step.null, step.checkpoints))
-    for run in made:
+        runs.append(make_null(planted, folder / step.null, step.checkpoints))
+    for run in runs:
         if is_enough(run):
             _look(Run.open(run.folder, step.device), step)
 

@@ -68,15 +68,17 @@ def plan_sentences(study: Execution) -> list[str]:
 
 def _load_sentences(study: Execution) -> list[str]:
     """Return a warning if other programs are running, so that steps take longer than estimated."""
-    load, there = 0.0, cores()
+    load, n_cores = 0.0, cores()
     with suppress(OSError):  # not every system says it
         load = os.getloadavg()[0]
-    if load < BUSY * there or who_runs(study.plan.file.folder, STUDY) is not None:
+    if load < BUSY * n_cores or who_runs(study.plan.file.folder, STUDY) is not None:
         return []
-    busy = f"This machine is busy (load {load:.1f} on {counted(there, 'core')})"
+    busy = f"This machine is busy (load {load:.1f} on {counted(n_cores, 'core')})"
     if max(study.estimate.threads.values()) == 1:
         return [f"{busy}: while other programs run, steps take longer."]
-    return [f"{busy}: while other programs run, threads wait for each other; use `--jobs {there}`."]
+    return [
+        f"{busy}: while other programs run, threads wait for each other; use `--jobs {n_cores}`."
+    ]
 
 
 def step_rows(study: Execution) -> list[dict[str, Any]]:
@@ -169,7 +171,9 @@ def end_sentences(study: Execution) -> list[str]:
     done = {n: o.seconds for n, o in study.outcomes.items() if not o.reason}
     lines = []
     for kind in KINDS:
-        seconds = [each for n, each in done.items() if study.plan.steps[n].action == kind]
+        seconds = [
+            step_seconds for n, step_seconds in done.items() if study.plan.steps[n].action == kind
+        ]
         if seconds:
             lines.append(f"{kind:9} {counted(len(seconds), 'step'):>10}  {duration(sum(seconds))}")
     if done:
