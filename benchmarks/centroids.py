@@ -19,7 +19,9 @@ PASSES = 2 * DEPTH * (CLASSES - 1)
 
 
 def measure(hidden: int, examples: int, repeats: int) -> Measured:
-    """Seconds of both; the plain way is timed for one pass over the data and multiplied."""
+    """Return the seconds of both ways; the plain way is timed for one pass over the data and
+    multiplied.
+    """
     encoded, original = questions(examples)
     noisy = _noisy(original)
     model = bert(hidden).eval()
@@ -70,7 +72,9 @@ def _noisy(original: IntArray) -> NoisyLabels:
 
 
 def _direct(vectors: Vectors, found: Positions) -> FloatArray:
-    """The same positions, pair by pair and layer by layer, from vectors taken one by one."""
+    """Return the same positions, pair by pair and layer by layer, from vectors computed one by
+    one.
+    """
     place = np.full(found.position.shape, np.nan)
     for index in range(len(found.pairs)):
         rows = np.flatnonzero(found.pair == index)

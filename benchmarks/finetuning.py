@@ -30,7 +30,7 @@ from memloc.seeds import generator
 
 
 def measure(hidden: int, examples: int, epochs: int, repeats: int) -> Measured:
-    """Tokens a second of both, and how far apart their loss curves are."""
+    """Return tokens per second of both ways, and how far apart their loss curves are."""
     transformers.logging.set_verbosity_error()
     encoded, original = questions(examples)
     labels = np.stack([_noisy(original), original])
@@ -84,14 +84,14 @@ def measure(hidden: int, examples: int, epochs: int, repeats: int) -> Measured:
 
 
 def _noisy(labels: IntArray) -> IntArray:
-    """Every seventh label is another one."""
+    """Give every seventh example another label."""
     return np.where(np.arange(len(labels)) % 7, labels, (labels + 1) % (labels.max() + 1))
 
 
 def _memloc(
     hidden: int, encoded: Encoded, labels: IntArray, settings: FineTuneSettings
 ) -> FloatArray:
-    """The loss curves of models trained on each row of the labels."""
+    """Return memloc's loss curves of models trained on each row of the labels."""
     losses: list[list[Tensor]] = [[] for _ in labels]
 
     def look(trained: Trained, update: int) -> None:
@@ -127,7 +127,9 @@ class _SameOrder(Trainer):  # type: ignore[misc]
 def _trainer(
     hidden: int, encoded: Encoded, labels: IntArray, settings: FineTuneSettings
 ) -> FloatArray:
-    """The loss curves of models trained on each row of the labels, one after the other."""
+    """Return the Trainer's loss curves of models trained on each row of the labels, one after the
+    other.
+    """
     return _smooth([_trained(hidden, encoded, each, settings) for each in labels])
 
 
@@ -184,7 +186,7 @@ def _collate(examples: list[tuple[Any, int]]) -> dict[str, torch.Tensor]:
 
 
 def _smooth(losses: list[list[float]]) -> FloatArray:
-    """(models, updates // 10): means of 10 updates."""
+    """Return (models, updates // 10): means over ten updates."""
     curves = np.array(losses)
     whole = curves.shape[1] // 10 * 10
     means: FloatArray = curves[:, :whole].reshape(len(curves), -1, 10).mean(2)

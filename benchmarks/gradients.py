@@ -19,7 +19,9 @@ from memloc.model.stack import Stack
 
 
 def measure(hidden: int, examples: int, repeats: int) -> Measured:
-    """Seconds of both for layer weights from `examples` noisy and as many clean examples."""
+    """Return the seconds of both ways for layer weights from `examples` noisy and as many clean
+    examples.
+    """
     encoded, labels = questions(2 * examples)
     memorised, frozen = (Stack(bert(hidden, seed).eval()) for seed in (1, 2))
     with suitable_threads(hidden) as threads:

@@ -19,7 +19,7 @@ _clock: list[str] = ["wall"]
 
 @dataclass(frozen=True)
 class Measured:
-    """One stage at one width: memloc beside the plain way."""
+    """Measurement of one stage at one width: memloc compared with the plain way."""
 
     stage: str
     hidden: int
@@ -40,7 +40,7 @@ class Measured:
 def side_by_side(
     ours: Callable[[], Any], baseline: Callable[[], Any], repeats: int
 ) -> tuple[list[tuple[float, float, Any]], list[tuple[float, float, Any]]]:
-    """(seconds, peak megabytes, result) of each repeat.
+    """Return (seconds, peak megabytes, result) of each repeat, for both ways.
 
     They take turns, also at being first: for a while a machine may be slower.
     """
@@ -55,7 +55,7 @@ def side_by_side(
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
-    """Seconds, peak of the process's memory above its start in megabytes, and the result."""
+    """Return seconds, peak of the process's memory above its start in megabytes, and the result."""
     with _PeakMemory() as memory:
         now = CLOCKS[clock()]
         start = now()
@@ -65,17 +65,17 @@ def timed(work: Callable[[], Any]) -> tuple[float, float, Any]:
 
 
 def use_clock(name: str) -> None:
-    """Measure by this clock from now on."""
+    """Use this clock for all further measurements."""
     _clock.append(name)
 
 
 def clock() -> str:
-    """The name of the clock that is measured by."""
+    """Return the name of the clock in use."""
     return _clock[-1]
 
 
 def middle(values: list[float]) -> float:
-    """The median."""
+    """Return the median."""
     return statistics.median(values)
 
 
@@ -89,7 +89,7 @@ def keep(found: list[Measured]) -> None:
 
 
 def matmul_peak(threads: int) -> float:
-    """Floating-point operations a second of large matrix products on so many threads."""
+    """Return floating-point operations per second of large matrix products on this many threads."""
     torch.set_num_threads(threads)
     a, b = torch.rand(1024, 1024), torch.rand(1024, 1024)
     best = float("inf")

@@ -15,7 +15,9 @@ from memloc.model.stack import Stack
 
 
 def measure(hidden: int, examples: int, repeats: int) -> Measured:
-    """Seconds of both for the same texts and weights, and how far apart their vectors are."""
+    """Return the seconds of both ways for the same texts and weights, and the distance of their
+    vectors.
+    """
     encoded, _ = questions(examples)
     model = bert(hidden).eval()
     stack = Stack(model)
@@ -55,7 +57,7 @@ def measure(hidden: int, examples: int, repeats: int) -> Measured:
 
 @torch.no_grad()
 def one_by_one(model: Any, encoded: Encoded, rows: range) -> Vectors:
-    """A forward pass for each text, all its hidden states, of which the first token's are kept."""
+    """Run each text alone and keep the first token's hidden state of every layer."""
     found = []
     for row in rows:
         ids, mask = encoded.batch(np.array([row]))

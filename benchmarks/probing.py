@@ -27,7 +27,8 @@ LAYERS = 13
 
 
 def measure(hidden: int, examples: int, epochs: int, repeats: int) -> Measured:
-    """Seconds of both for the same vectors, splits, batches, dropout and first weights.
+    """Return the seconds of both ways for the same vectors, splits, batches, dropout and first
+    weights.
 
     Fewer epochs than the protocol's, in both, and validation after the first quarter as there;
     the time grows with their number.
@@ -68,7 +69,7 @@ def measure(hidden: int, examples: int, epochs: int, repeats: int) -> Measured:
 
 
 def _vectors(hidden: int, n: int) -> tuple[Vectors, Target]:
-    """Random vectors in which noise shows more and more, layer by layer."""
+    """Return random vectors in which noise becomes more visible layer by layer."""
     rng = generator(SEED, "vectors")
     labels = (rng.random(n) < 0.15).astype(np.int64)
     vectors = rng.normal(size=(n, LAYERS, hidden)).astype(np.float32)

@@ -29,7 +29,7 @@ BATCH_SIZE = 8
 
 
 def measure(hidden: int, examples: int, epochs: int, repeats: int) -> Measured:
-    """Seconds of both for a sample of windows, and how many predictions differ."""
+    """Return the seconds of both ways for a sample of windows, and how many predictions differ."""
     encoded, labels = questions(examples)
     setup = _setup(hidden, encoded, labels, epochs)
     with suitable_threads(hidden) as threads:
@@ -65,7 +65,9 @@ def measure(hidden: int, examples: int, epochs: int, repeats: int) -> Measured:
 
 
 def _passes(setup: Setup) -> int:
-    """Blocks applied to an example: forward, back to the window, and for the window's weights."""
+    """Return the blocks applied to an example: forward, back to the window, and for the window's
+    weights.
+    """
     trained = sum(2 * (DEPTH - w.start) + len(w) for w in SAMPLE)
     tested = sum(DEPTH - w.start for w in SAMPLE)
     below = max(w.start for w in SAMPLE) * len(setup.texts.lengths)

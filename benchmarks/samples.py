@@ -16,7 +16,9 @@ DEPTH = 12
 
 
 def questions(n: int) -> tuple[Encoded, IntArray]:
-    """Texts as long as TREC's questions, with six classes that a few of their words give away."""
+    """Return texts as long as TREC's questions, with six classes that a few of their words give
+    away.
+    """
     rng = generator(SEED, "questions")
     lengths = np.clip(rng.gamma(9, 1.3, n).round(), 5, 40).astype(np.int64)
     labels = rng.integers(0, 6, n)
@@ -28,7 +30,7 @@ def questions(n: int) -> tuple[Encoded, IntArray]:
 
 
 def bert(hidden: int, seed: int = SEED) -> Any:
-    """A random BERT for six classes."""
+    """Return a random BERT for six classes."""
     config = BertConfig(
         vocab_size=VOCABULARY,
         hidden_size=hidden,

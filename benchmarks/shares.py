@@ -17,7 +17,7 @@ from memloc.model.stack import Stack
 
 
 def measure(hidden: int, examples: int, repeats: int) -> Measured:
-    """Seconds of all subsets and of all windows on the same examples."""
+    """Return the seconds of all subsets and of all windows on the same examples."""
     encoded, _ = questions(examples)
     stacks = _model(hidden, seed=1), _model(hidden, seed=2)
     windows = window_subsets(DEPTH)
@@ -49,7 +49,7 @@ def measure(hidden: int, examples: int, repeats: int) -> Measured:
 
 
 def _margins(stacks: tuple[Stack, Stack], subsets: Sequence[int], encoded: Encoded) -> FloatArray:
-    """Margins (texts, subsets) of the first class."""
+    """Return the margins (texts, subsets) of the first class."""
     mixtures = Mixtures(*stacks)
     found = np.zeros((len(encoded), len(subsets)))
     labels = np.zeros(len(encoded), dtype=np.int64)

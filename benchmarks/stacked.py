@@ -33,7 +33,7 @@ LABELS = [str(label) for label in range(6)]
 
 @dataclass(frozen=True)
 class Turns:
-    """(seconds, peak megabytes, mean losses) of each turn."""
+    """Seconds, peak megabytes and mean losses of each turn."""
 
     ours: list[Turn]
     """All models as one."""
@@ -43,12 +43,14 @@ class Turns:
     """One after the other as torch's documentation trains them."""
 
     def ratio(self, slower: list[Turn]) -> float:
-        """How many times faster all as one are; a median over turns."""
+        """Return the speed-up by training all models in one pass: a median over turns."""
         return middle([other[0] / mine[0] for mine, other in zip(self.ours, slower, strict=True)])
 
 
 def measure(members: int, updates: int, repeats: int) -> Measured:
-    """Seconds of so many models as one and one by one, in batches of 8; and of other sizes."""
+    """Return the seconds of several models in one pass and one by one, in batches of 8 and other
+    sizes.
+    """
     eight, sixteen = (_turns(members, size, updates, repeats) for size in (8, 16))
     few = {k: _turns(k, 8, updates, repeats) for k in (2, 3, 4)}
     own = _turns(members, 8, updates, repeats, own=True)
@@ -81,7 +83,7 @@ def measure(members: int, updates: int, repeats: int) -> Measured:
 
 
 def _turns(members: int, size: int, updates: int, repeats: int, *, own: bool = False) -> Turns:
-    """The three ways by turns; `own`: each model has an order of its own."""
+    """Time the three ways in turns; with `own`, each model has its own order."""
     encoded, labels = _data(size * updates)
     settings = preset("paper").finetune.replace(
         {"learning_rate": 1e-3, "epochs": 1, "batch_size": size}
@@ -121,7 +123,7 @@ def _train(
     settings: FineTuneSettings,
     seeds: Sequence[int],
 ) -> FloatArray:
-    """One epoch; the mean losses."""
+    """Train for one epoch and return the mean losses."""
     learners = [
         Learner(str(k), partial(_same, model), labels, seed)
         for k, (model, seed) in enumerate(zip(models, seeds, strict=True))
@@ -140,7 +142,7 @@ def _plainly(
     settings: FineTuneSettings,
     seeds: Sequence[int],
 ) -> FloatArray:
-    """The same epoch of one model as anybody would write it."""
+    """Train one model for the same epoch with a plain loop."""
     (model,), (seed,) = models, seeds
     stack = model.stack
     learning = [p for group in learning_groups(stack, embeddings=False) for p in group.values()]
@@ -168,7 +170,8 @@ def _plainly(
 
 
 def _two_processes(members: int, updates: int) -> dict[str, float]:
-    """Seconds of two processes that train half of the models each, and of one that trains all.
+    """Return the seconds of two processes that train half of the models each, and of one that
+    trains all.
 
     By the clock on the wall only: two cores take the processor's time twice.
     """

@@ -29,7 +29,7 @@ overrides: {finetune.epochs: 2, finetune.near_ceiling: 0.01, verdict.noisy_at_le
 
 
 def measure(repeats: int) -> Measured:
-    """A step's start as a copy of a process that has loaded everything, and as a fresh process."""
+    """Time the start of a step as a copy of a loaded process, and as a fresh process."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         planning, steps = _planning(folder / "paper", repeats)
@@ -72,7 +72,7 @@ def _shortest_step(folder: Path) -> float:
 
 
 def _refused(folder: Path) -> Step:
-    """A step that is refused after all that a step does before its work begins."""
+    """Return a step that is refused after everything a step does before its work begins."""
     steps = open_plan(folder).steps.values()
     step = next(step for step in steps if step.action == "localise")
     return step.model_copy(update={"folder": "no such run", "name": "no such step"})
@@ -94,7 +94,7 @@ def _copied(folder: Path, repeats: int) -> float:
 
 
 def _fresh(folder: Path) -> None:
-    """With what a step's work loads: the refusal comes before that."""
+    """Load what a step's work loads, as the refusal comes before that."""
     code = "import memloc.study.step; from memloc.study.step import main; main"
     command = [sys.executable, "-c", code, _refused(folder).model_dump_json()]
     subprocess.run(command, check=True, capture_output=True)

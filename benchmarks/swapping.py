@@ -18,7 +18,9 @@ BATCH_SIZE = 8
 
 
 def measure(hidden: int, examples: int, repeats: int) -> Measured:
-    """Seconds of both for every example under every window, and predictions that differ."""
+    """Return the seconds of both ways for every example under every window, and differing
+    predictions.
+    """
     encoded, _ = questions(examples)
     final, reference = _model(hidden, seed=1), _model(hidden, seed=2)
     with suitable_threads(hidden) as threads:
@@ -104,6 +106,6 @@ def _evaluate(stack: Stack, encoded: Encoded) -> IntArray:
 
 
 def _names(stack: Stack, layer: int) -> list[str]:
-    """What the tensors of a block are called in the model's state dict."""
+    """Return the names of a block's tensors in the model's state dict."""
     (path,) = (n for n, m in stack.model.named_modules() if m is stack.blocks[layer])
     return [f"{path}.{name}" for name in stack.blocks[layer].state_dict()]

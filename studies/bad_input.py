@@ -34,7 +34,7 @@ BATCH = 250
 
 @dataclass
 class Tried:
-    """What came of some cases of a kind."""
+    """Results of the cases tried of one kind."""
 
     cases: int = 0
     refused: int = 0
@@ -53,7 +53,7 @@ class Tried:
 
 
 def main() -> None:
-    """Try all cases of the kinds that were named, or of all kinds."""
+    """Try all cases of the named kinds, or of all kinds."""
     sys.path.insert(0, str(TESTS))
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ.pop("MEMLOC_DATA", None)

@@ -1,4 +1,4 @@
-"""Where the bar of the control stands: mass in planted layers against what mixtures keep.
+"""Where the bar of the control should be: mass in planted layers by what mixtures keep.
 
 `python -m studies.bar STUDY` looks at the plants of a study of `memloc board` (easy, decoy, loud,
 and in MLPs; twelve layers). Their shares with the reference are stored there; shares with a far

@@ -1,4 +1,4 @@
-"""Planted runs: what is kept of them, and the tables of docs/explanation/planted.md.
+"""Planted runs: stores their results, and writes the tables of docs/explanation/planted.md.
 
 `python -m studies.control STUDY ...` keeps what the methods found in the plants of these studies
 in studies/tables/planted and writes the tables of the page; without a study, the tables alone.
@@ -44,7 +44,7 @@ PAPER = {
 
 @dataclass(frozen=True)
 class Planted(Kept):
-    """What methods found in planted runs and in nulls."""
+    """Results of methods in planted runs and in nulls."""
 
     folder: ClassVar = STORED / "planted"
 
@@ -59,7 +59,7 @@ class Planted(Kept):
 
 
 def page_tables(found: Planted) -> dict[str, str]:
-    """The tables of each part of the page."""
+    """Return the tables of each part of the page."""
     is_apart = found.layers["planted"].str.contains("+", regex=False)
     windows = plant_scores(found.layers[~is_apart], KS)
     apart = plant_scores(found.layers[is_apart], KS)
@@ -90,7 +90,7 @@ def files(found: Planted) -> dict[str, str]:
 
 
 def memorised(plants: pd.DataFrame) -> str:
-    """How many plants memorised, in a sentence."""
+    """Return a sentence on how many plants memorised."""
     real = plants[~plants["null"].astype(bool)]
     used, again = real["used"].astype(bool), real["tries"] > 1
     never = [f"{row.model}, {row.task}, layers {row.planted}" for row in real[~used].itertuples()]
@@ -104,7 +104,7 @@ def memorised(plants: pd.DataFrame) -> str:
 
 
 def methods_table(scores: pd.DataFrame, by: Sequence[str] = ("method",)) -> pd.DataFrame:
-    """Means over plants, by method and by what else is asked."""
+    """Return means over plants, by method and by further columns."""
     rows = []
     for key, part in mean_scores(scores, by).groupby([*by], sort=False):
         at = part.set_index("k")
@@ -140,7 +140,9 @@ def _beside_the_paper(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _by(scores: pd.DataFrame, column: str, shown: Callable[[pd.DataFrame], str]) -> pd.DataFrame:
-    """A row per method, a column per task, model or window: what is `shown` of these plants."""
+    """Return one row per method and one column per task, model or window, with `shown` of these
+    plants.
+    """
     found = {key: shown(part) for key, part in scores.groupby(["method", column])}
     table = pd.Series(found).unstack().fillna("–").rename_axis("method")
     if column == "planted":
@@ -161,7 +163,7 @@ def _mass(part: pd.DataFrame) -> str:
 
 
 def _centres(layers: pd.DataFrame) -> pd.DataFrame:
-    """Where the centre of the (positive) weights is, by window."""
+    """Return the centre of the (positive) weights, by window."""
     return _by(layers[~layers["null"].astype(bool)], "planted", _centre)
 
 
@@ -192,7 +194,7 @@ def _undone(nulls: pd.DataFrame) -> pd.DataFrame:
 
 
 def _answers(answers: pd.DataFrame) -> pd.DataFrame:
-    """What answers say of plants in windows and of nulls."""
+    """Return the answers for plants in windows and for nulls."""
     judged = answers[~answers["planted"].str.contains("+", regex=False)]
     found = _sorted(over_plants(judged[judged["method"].map(exactness) > 0]))
     rows = found.assign(
@@ -209,7 +211,7 @@ RIGHT = ["right", "right_low", "right_high"]
 
 
 def main() -> None:
-    """Keep what studies found, and write the tables."""
+    """Store the results of studies, and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("studies", type=Path, nargs="*", help="folders of studies with plants")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""What the steps of a run cost, estimated and measured.
+"""Costs of a run's steps, estimated and measured.
 
 `python -m studies.cost STUDY RUN FILE` writes the table, on the machine that ran the study:
 estimates are from a calibration of that machine alone. Records count the last attempt at a step, so
@@ -20,7 +20,7 @@ MEGA = 1e6
 
 
 def main() -> None:
-    """Keep what the finished steps of a study took."""
+    """Store the measured costs of a study's finished steps."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("study", type=Path, help="folder of a study")
     parser.add_argument("run", help="a run in that folder, such as rte/tiny-opt/seed-1")
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def costs(folder: Path, run: str) -> pd.DataFrame:
-    """One row per finished step: minutes of one thread, memory and disk in megabytes."""
+    """Return one row per finished step: minutes of one thread, memory and disk in megabytes."""
     plan, store = open_plan(folder), Store(folder)
     before, rows = _before(plan), []
     for step in plan.steps.values():
@@ -54,7 +54,7 @@ def costs(folder: Path, run: str) -> pd.DataFrame:
 
 
 def _before(plan: Plan) -> Estimate:
-    """What was expected of every step, on one thread, when none was done."""
+    """Return the expected cost of every step on one thread, before any step was done."""
     threads = dict.fromkeys(plan.steps, 1)
     measured = measured_here(plan.file.folder)
     with tempfile.TemporaryDirectory() as empty:
@@ -65,7 +65,7 @@ def _before(plan: Plan) -> Estimate:
 
 
 def method_of(step: Step) -> str:
-    """The method of a step that looks at a run."""
+    """Return the method of a step that analyses a run."""
     return "" if step.action == "plant" else "".join(step.methods)
 
 

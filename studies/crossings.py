@@ -1,4 +1,4 @@
-"""Crossings by other rules, from the means that the centroid analysis keeps.
+"""Crossings by other rules, computed from the means that the centroid analysis stores.
 
 The paper's crossing is the first layer where the noisy mean is below one half. In early layers,
 where classes are hardly apart, chance can do that; these rules show how much depends on it.
@@ -24,7 +24,8 @@ KEY = ["task", "category", "model", "seed", "variant"]
 
 
 def crossings(centroids: pd.DataFrame, which: Which, at: float = 0.5) -> pd.DataFrame:
-    """Crossings of every run and variant in a table of centroids, as a table of events.
+    """Return the crossings of every run and variant in a table of centroids, as a table of
+    events.
 
     `first` and `last` are as in the presets; `sure` is the first layer where the classes are
     separable and the whole interval of the noisy mean is below `at`. Intervals are not known here.

@@ -23,7 +23,7 @@ texts, drawn from all, get one."""
 
 @dataclass(frozen=True)
 class Crowd:
-    """Texts with their true labels and those of the crowd, as indices into `names`."""
+    """Texts with their true labels and the crowd's labels, as indices into `names`."""
 
     names: tuple[str, ...]
     texts: tuple[str, ...]
@@ -31,7 +31,7 @@ class Crowd:
     given: IntArray
 
     def labels(self, kind: str, draw: int = 1) -> IntArray:
-        """The labels of one of `KINDS`: always as many wrong ones."""
+        """Return the labels of one of `KINDS`, always with the same number of wrong ones."""
         wrong = np.flatnonzero(self.given != self.original)
         if kind == "human errors":
             return self.given
@@ -43,12 +43,12 @@ class Crowd:
         return flipped % len(self.names)
 
     def examples(self, labels: IntArray) -> Examples:
-        """The texts with these labels."""
+        """Return the texts with these labels."""
         return Examples(tuple((text,) for text in self.texts), labels)
 
 
 def parser_of(about: str | None) -> argparse.ArgumentParser:
-    """Options of the scripts that use the crowd's labels."""
+    """Return the options of the scripts that use the crowd's labels."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--data", type=Path, default=os.environ.get("MEMLOC_DATA"))
     parser.add_argument("--encoder", type=Path, help="folder of a wider pre-trained encoder")
@@ -57,7 +57,7 @@ def parser_of(about: str | None) -> argparse.ArgumentParser:
 
 
 def missing(data: Path | None) -> str:
-    """Why there is nothing to measure; empty if the texts are there."""
+    """Return why nothing can be measured; empty if the texts exist."""
     if data is not None and (Path(data) / FILE).is_file():
         return ""
     return (
@@ -67,7 +67,7 @@ def missing(data: Path | None) -> str:
 
 
 def embedded(name: str) -> Crowd:
-    """An embedded task whose labels memloc flipped, in place of a crowd."""
+    """Return an embedded task whose labels memloc flipped, in place of a crowd."""
     task = load_task(name)
     texts = tuple(parts[0] for parts in task.train.parts)
     return Crowd(
@@ -76,7 +76,7 @@ def embedded(name: str) -> Crowd:
 
 
 def flipped_questions(data: Path, n: int, wrong: int, seed: int = 1) -> Crowd:
-    """Questions of TREC, of which `wrong` have another label, drawn at random."""
+    """Return questions of TREC in which `wrong` labels are replaced at random."""
     task = load_task("trec", folder=data)
     rng = generator(seed, "trec", "sample")
     rows = rng.permutation(len(task.train))[:n]
@@ -89,7 +89,7 @@ def flipped_questions(data: Path, n: int, wrong: int, seed: int = 1) -> Crowd:
 
 
 def sample(data: Path, n: int) -> Crowd:
-    """The same `n` texts every time; a smaller sample is the beginning of a larger one."""
+    """Return the same `n` texts every time; a smaller sample is the beginning of a larger one."""
     table = pd.read_parquet(data / FILE)
     names = tuple(sorted(set(table["original"])))
     order = generator(1, "crowd", "sample").permutation(len(table))

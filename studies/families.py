@@ -1,4 +1,4 @@
-"""Every family of classifiers and language models in transformers: does memloc work with it?
+"""Tries every family of classifiers and language models in transformers with memloc.
 
 Two tiny random models of each family are made and saved, in a process with limits of time and
 memory, and then treated like a user's models: `memloc check` on the one, and all windows of the
@@ -109,7 +109,7 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a family."""
+    """Result of trying one family."""
 
     family: str
     outcome: str
@@ -124,7 +124,7 @@ class Outcome:
 
 
 def main() -> None:
-    """Try some families, or all and write down what became of them."""
+    """Try some families, or all, and write down the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("families", nargs="*")
     parser.add_argument("--texts", action="store_true")
@@ -219,7 +219,7 @@ def try_family(family: str, kind: str = CLASSIFIER) -> Outcome:
 
 
 def has_sublayers(model: Any) -> bool:
-    """Whether the attention and the MLP of a model's layers are told apart."""
+    """Return whether attention and MLP of a model's layers can be told apart."""
     from memloc.errors import ModelError
     from memloc.model.units import find_units
 
@@ -231,7 +231,7 @@ def has_sublayers(model: Any) -> bool:
 
 
 def swapped_difference(final: Any, reference: Any) -> float:
-    """Of all windows of layers from the plain way."""
+    """Return how far logits of all windows of layers are from those of plainly built mixtures."""
     import numpy as np
     import torch
 
@@ -291,7 +291,7 @@ def write_model(family: str, folder: Path, seed: int, kind: str) -> None:
 
 
 def save_enlarged(model: Any, tokenizer: Any, folder: Path) -> None:
-    """With larger weights than usual: differences between models must not drown in float noise."""
+    """Save a model with larger weights than usual, so that differences exceed float noise."""
     import torch
 
     with torch.no_grad():
@@ -303,7 +303,7 @@ def save_enlarged(model: Any, tokenizer: Any, folder: Path) -> None:
 
 
 def tiny_values(kind: Any, vocabulary: int) -> dict[str, Any]:
-    """The settings of a tiny model, those of its parts included."""
+    """Return the settings of a tiny model, including those of its parts."""
     usual = kind()
     other_names = usual.attribute_map
     known = {*usual.to_dict(), *other_names.values()}
@@ -320,7 +320,7 @@ def tiny_values(kind: Any, vocabulary: int) -> dict[str, Any]:
 
 
 def make_tokenizer() -> Any:
-    """One that knows the words of the texts."""
+    """Return a tokenizer that knows the words of the texts."""
     from tokenizers import Tokenizer, pre_tokenizers
     from tokenizers.models import WordLevel
     from tokenizers.processors import TemplateProcessing
@@ -343,7 +343,7 @@ def make_tokenizer() -> Any:
 
 
 def table(kind: str) -> str:
-    """Return what became of the families of a kind when they were last tried, as Markdown."""
+    """Return the latest results of the families of a kind, as Markdown."""
     record = json.loads(TABLES[kind].read_text("utf-8"))
     found = [Outcome(**row) for row in record["families"]]
     count = Counter(outcome.outcome for outcome in found)

@@ -54,7 +54,7 @@ RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class Setting:
-    """A model, how many texts it learns, and how."""
+    """A model, the number of texts it learns, and how it is trained."""
 
     model: str
     texts: int
@@ -98,7 +98,7 @@ FLIPPED = 60
 
 
 def main() -> None:
-    """Measure what is missing, and write the tables."""
+    """Measure missing results, and write the tables."""
     import torch
 
     options = parser_of(__doc__).parse_args()
@@ -116,7 +116,7 @@ def main() -> None:
 
 
 def measured(setting: Setting, crowd: Crowd, kind: str, out: Path) -> dict[str, Any]:
-    """All scores of one model and one kind of labels."""
+    """Return all scores of one model and one kind of labels."""
     labels = crowd.labels(kind) if kind in KINDS else crowd.given
     folder = out / f"{setting.name} · {kind}".replace(" ", "-")
     pool = setting.pool(crowd, labels, folder)
@@ -144,7 +144,8 @@ def measured(setting: Setting, crowd: Crowd, kind: str, out: Path) -> dict[str, 
 
 
 def watched(pool: Pool) -> FloatArray:
-    """What one model that learns all texts says of them after each epoch: (epochs, texts, classes).
+    """Train one model on all texts; return its probabilities after each epoch, (epochs, texts,
+    classes).
 
     Its updates are those of two models on halves.
     """
@@ -168,13 +169,13 @@ def watched(pool: Pool) -> FloatArray:
 
 
 def out_of_sample(halves: Sequence[Half]) -> FloatArray:
-    """The mean probabilities by models that held a text out; equal ones where there is none."""
+    """Return mean probabilities by models that held a text out; equal ones if there is none."""
     means = mean_chances(halves, trained=False)
     return np.where(np.isnan(means), 1 / means.shape[1], means)
 
 
 def ours(found: pd.DataFrame) -> dict[str, FloatArray]:
-    """What models on halves say, by `memloc find`; the higher, the more suspect."""
+    """Return the scores of `memloc find` from models on halves; the higher, the more suspect."""
     columns = found.sort_values("row").fillna({"doubt": 0.0, "held_out": 0.5, "counterfactual": 0})
     return {
         OURS: columns["doubt"].to_numpy(),
@@ -184,7 +185,9 @@ def ours(found: pd.DataFrame) -> dict[str, FloatArray]:
 
 
 def of_one_run(epochs: FloatArray, labels: IntArray) -> dict[str, FloatArray]:
-    """Of a model that learns all texts: its loss at the end, and its course over epochs."""
+    """Return scores of a model that learns all texts: its final loss, and its course over
+    epochs.
+    """
     given = epochs[:, np.arange(len(labels)), labels]
     return {
         "one run, loss at the end": -np.log(np.maximum(given[-1], 1e-12)),
@@ -194,7 +197,7 @@ def of_one_run(epochs: FloatArray, labels: IntArray) -> dict[str, FloatArray]:
 
 
 def cleanlab(chances: FloatArray, labels: IntArray) -> dict[str, FloatArray]:
-    """Its label quality scores of the same held-out probabilities, turned round."""
+    """Return cleanlab's label quality scores from the same held-out probabilities, reversed."""
     from cleanlab.rank import get_label_quality_scores as quality
 
     ways: dict[str, dict[str, Any]] = {
@@ -207,14 +210,14 @@ def cleanlab(chances: FloatArray, labels: IntArray) -> dict[str, FloatArray]:
 
 
 def issues(chances: FloatArray, labels: IntArray) -> BoolArray:
-    """The labels that cleanlab's confident learning calls wrong."""
+    """Return the labels that cleanlab's confident learning calls wrong."""
     from cleanlab.filter import find_label_issues
 
     return np.asarray(find_label_issues(labels, chances, n_jobs=1))
 
 
 def rates(scores: Mapping[str, FloatArray], is_wrong: BoolArray) -> list[dict[str, Any]]:
-    """AUROC with intervals over texts, also of the difference to ours, and precision at k."""
+    """Return AUROC with intervals over texts, its difference to memloc's, and precision at k."""
     table = np.stack([is_wrong, *scores.values()], axis=1)
     place = 1 + list(scores).index(OURS)
     both = bootstrap(
@@ -240,7 +243,9 @@ def rates(scores: Mapping[str, FloatArray], is_wrong: BoolArray) -> list[dict[st
 
 
 def aurocs(rows: FloatArray, ours_at: int) -> FloatArray:
-    """(2, scores): the area of each score, and by how much it is above ours; column 0 is wrong."""
+    """Return (2, scores): areas of the scores, and their excess over memloc's; column 0 marks wrong
+    labels.
+    """
     wrong = rows[:, 0] > 0
     n, pairs = int(wrong.sum()), int(wrong.sum() * (~wrong).sum())
     ranks = rankdata(rows[:, 1:], axis=0)
@@ -249,7 +254,7 @@ def aurocs(rows: FloatArray, ours_at: int) -> FloatArray:
 
 
 def set_rates(chosen: BoolArray, is_wrong: BoolArray) -> dict[str, Any]:
-    """How many labels are called wrong, how many of these are, and how many of the wrong are."""
+    """Return how many labels are called wrong, with precision and recall."""
     hits = int((chosen & is_wrong).sum())
     n = int(chosen.sum())
     return {
@@ -264,7 +269,7 @@ def _rounded(name: str, value: float, low: float, high: float) -> dict[str, floa
 
 
 def keep(found: Mapping[str, Any]) -> None:
-    """Put it into find.json, in place of the same model and labels."""
+    """Store a result in find.json, in place of the one of the same model and labels."""
     same = (found["model"], found["labels"])
     rows = [row for row in kept() if (row["model"], row["labels"]) != same]
     HERE.write_text(json.dumps([*rows, found], indent=1) + "\n", encoding="utf-8")
@@ -272,18 +277,18 @@ def keep(found: Mapping[str, Any]) -> None:
 
 
 def kept() -> list[dict[str, Any]]:
-    """What was measured."""
+    """Return the stored results."""
     return list(json.loads(HERE.read_text(encoding="utf-8"))) if HERE.is_file() else []
 
 
 def show() -> None:
-    """Put the tables into the documentation."""
+    """Write the tables into the documentation."""
     for name, make in TABLES.items():
         put(name, make(), PAGE)
 
 
 def samples() -> str:
-    """What was learnt by which models."""
+    """Return which models learnt which samples."""
     titles = {
         "model": "model",
         "labels": "labels",
@@ -300,7 +305,7 @@ def samples() -> str:
 
 
 def areas() -> str:
-    """For each model one row per score: area and precision for each kind of labels."""
+    """Return one row per score for each model: area and precision for each kind of labels."""
     tables = []
     for model in dict.fromkeys(part["model"] for part in kept()):
         rows: dict[str, dict[str, str]] = {}
@@ -314,7 +319,7 @@ def areas() -> str:
 
 
 def _area(row: Mapping[str, Any]) -> str:
-    """The area; bold where it is surely above ours, in brackets where it is surely below."""
+    """Return the area as text; bold if surely above memloc's, in brackets if surely below."""
     text = f"{row['auroc']:.3f}"
     if row["above_ours_low"] > 0:
         return f"**{text}**"
@@ -322,7 +327,7 @@ def _area(row: Mapping[str, Any]) -> str:
 
 
 def sets_table() -> str:
-    """Labels that are called wrong outright."""
+    """Return the table of labels that are called wrong outright."""
     rows = [
         {
             "model": part["model"],

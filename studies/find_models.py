@@ -1,4 +1,5 @@
-"""How many models `memloc find` needs: `python -m studies.find_models --data DIR --encoder MODEL`.
+"""The number of models that `memloc find` needs: `python -m studies.find_models --data DIR
+--encoder MODEL`.
 
 Sixty trainings of an encoder on each of several samples take days, so linear classifiers on the
 mean vectors of an encoder's last layer stand for them. Each learns a random half of 400 texts, and
@@ -50,7 +51,7 @@ def main() -> None:
 
 
 def _samples(data: Path, encoder: Path) -> Iterator[tuple[str, Crowd, FloatArray]]:
-    """The samples of each kind of labels, with the vectors of their texts."""
+    """Return the samples of each kind of labels, with the vectors of their texts."""
     n = TEXTS * SAMPLES
     questions, news = flipped_questions(data, n, round(0.15 * n), SEED), sample(data, n)
     of_news, of_questions = (_vectors(encoder, crowd.texts) for crowd in (news, questions))
@@ -64,7 +65,7 @@ def _samples(data: Path, encoder: Path) -> Iterator[tuple[str, Crowd, FloatArray
 
 
 def _vectors(encoder: Path, texts: tuple[str, ...]) -> FloatArray:
-    """(texts, width): means over the tokens of the last layer, standardised."""
+    """Return (texts, width): standardised means over the tokens of the last layer."""
     import torch
     from transformers import AutoModel, AutoTokenizer
 
@@ -84,7 +85,9 @@ def _vectors(encoder: Path, texts: tuple[str, ...]) -> FloatArray:
 
 
 def measured(kind: str, crowd: Crowd, vectors: FloatArray) -> list[dict[str, Any]]:
-    """One row per number of models: both orders, both sets, and the number of random errors."""
+    """Return one row per number of models: both orders, both sets, and the number of random
+    errors.
+    """
     total, count = np.zeros((len(crowd.texts), len(crowd.names))), np.zeros(len(crowd.texts))
     rows = []
     for number in range(1, max(MODELS) + 1):
@@ -99,7 +102,7 @@ def measured(kind: str, crowd: Crowd, vectors: FloatArray) -> list[dict[str, Any
 
 
 def _classifier(crowd: Crowd, vectors: FloatArray, number: int) -> tuple[Any, FloatArray]:
-    """The texts that a classifier did not see, and what it says of them."""
+    """Return the texts that a classifier did not see, and its predictions for them."""
     from sklearn.linear_model import LogisticRegression
 
     n = len(crowd.texts)
@@ -137,7 +140,7 @@ def _rates(chances: FloatArray, crowd: Crowd, seen: Any) -> dict[str, Any]:
 
 
 def show() -> None:
-    """Write the table of the page, and what the package says about itself."""
+    """Write the table of the page, and the package's own statement of precision and recall."""
     put("models", table(), PAGE)
     before = SAYS.read_text(encoding="utf-8").split(MARK)[0]
     SAYS.write_text(f"{before}{said()}", encoding="utf-8")
@@ -147,7 +150,7 @@ MARK = "\nmeasured:"
 
 
 def said() -> str:
-    """Precision and recall by number of models, in YAML."""
+    """Return precision and recall by number of models, as YAML."""
     means = {(row["models"], row["labels"]): row for row in _means()}
     lines = [f"{MARK}  # by number of models; written by studies/find_models.py"]
     for models in MODELS:
@@ -161,7 +164,7 @@ def said() -> str:
 
 
 def table() -> str:
-    """Means over samples, one row per kind of labels and number of models."""
+    """Return means over samples, one row per kind of labels and number of models."""
     rows = [
         {
             "labels": row["labels"],
@@ -182,7 +185,7 @@ def table() -> str:
 
 
 def _means() -> list[dict[str, Any]]:
-    """Means over samples, by kind of labels and number of models."""
+    """Return means over samples, by kind of labels and number of models."""
     found = pd.read_csv(HERE).groupby(["labels", "models"], sort=False).mean(numeric_only=True)
     return [{str(k): v for k, v in row.items()} for row in found.reset_index().to_dict("records")]
 

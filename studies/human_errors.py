@@ -89,7 +89,7 @@ class Learner:
 
     @property
     def how(self) -> How:
-        """How it learns."""
+        """Settings of the training."""
         return LEARNT[self.model == EMBEDDED]
 
     @property
@@ -98,7 +98,7 @@ class Learner:
         return self.home / self.name / f"seed-{self.seed}"
 
     def labels(self, kind: str) -> IntArray:
-        """What is learnt; the reference learns the truth."""
+        """Labels to learn; the reference learns the true ones."""
         return self.crowd.original if kind == "reference" else self.crowd.labels(kind, self.seed)
 
     @property
@@ -120,7 +120,7 @@ class Learner:
             save_checkpoint(self.weights(trained.name), trained.model, {"labels": trained.name})
 
     def weights(self, kind: str) -> Path:
-        """Of the model that learnt these labels."""
+        """Return the weights of the model that learnt these labels."""
         return self.folder / f"weights-{kind}".replace(" ", "-").replace(",", "")
 
     def run(self, kind: str) -> Run:
@@ -189,7 +189,7 @@ def part(crowd: Crowd, n: int) -> Crowd:
 
 
 def asked(learner: Learner) -> list[dict[str, Any]]:
-    """What shares say of both kinds of labels, and by how much the flips' centre is later."""
+    """Return the shares of both kinds of labels, and by how much the flips' centre is later."""
     found = {kind: _shares(learner.run(kind)) for kind in (HUMAN, FLIPS)}
     lost = {kind: by_example(scores) for kind, scores in found.items()}
     rows = []
@@ -233,7 +233,7 @@ def show() -> None:
 
 
 def tables() -> str:
-    """One row per seed and kind of labels."""
+    """Return one row per seed and kind of labels."""
     rows = []
     for row in pd.read_csv(HERE).to_dict("records"):
         said = {"model": row["model"], "seed": row["seed"], "labels": row["labels"]}

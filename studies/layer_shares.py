@@ -20,7 +20,7 @@ NO_DIFFERENCE = (np.nan, np.nan, np.nan)
 def cells(
     scores: Result, later: tuple[float, float, float] = NO_DIFFERENCE
 ) -> dict[str, str | float]:
-    """What shares say of a model, and by how much its centre is later than the other's."""
+    """Return the shares of a model, and by how much its centre is later than the other's."""
     return {
         "outcome": scores.answer.word,
         "layers": " ".join(map(str, scores.answer.layers)),

@@ -67,7 +67,9 @@ def main() -> None:
 
 
 def tried(task: Task, out: Path, rank: int, rate: float) -> dict[str, Any]:
-    """What the first model knows at the end, with adapters of this rank and this rate."""
+    """Return what the first model knows at the end, with adapters of this rank and learning
+    rate.
+    """
     learner = Learner(MODELS[0], SEEDS[0], task, out)
     run = learner.train(adapters(rank, rate), ("final",))
     assert run.status.final is not None
@@ -118,7 +120,9 @@ class Learner:
 
 
 def chosen(table: pd.DataFrame) -> tuple[int, float]:
-    """Of the ranks and rates that memorise, the lowest rate, and the lowest rank at it."""
+    """Return, of the ranks and rates that memorise, the lowest rate, and the lowest rank at that
+    rate.
+    """
     enough = table[table["noisy"] >= KNOWN].sort_values(["rate", "rank"])
     return int(enough["rank"].iloc[0]), float(enough["rate"].iloc[0])
 
@@ -164,7 +168,7 @@ def shares() -> str:
 
 
 def layers() -> str:
-    """What each layer holds of all, in percent: means over models and seeds."""
+    """Return each layer's share in percent: means over models and seeds."""
     table = pd.read_csv(SHARES)
     names = [str(name) for name in table if str(name).startswith("share_")]
     each = table[names].div(table[names].sum(axis=1), axis=0).mul(100).assign(way=table["way"])

@@ -93,7 +93,7 @@ def peak_mb() -> int:
 
 
 def table() -> str:
-    """What was measured, for people."""
+    """Return the measurements as a table for people."""
     titles = {
         "rows": "rows",
         "file_mb": "file (MB)",

@@ -78,7 +78,7 @@ def file_mb() -> int:
 
 
 def learn(home: Path, depth: int) -> None:
-    """One update of the final weights, and one of the reference's."""
+    """Make one update of the final weights, and one of the reference's."""
     make_model(home / "model", depth, WIDTH)
     made = str(home / "model"), texts(), home / "run"
     train(*made, preset="demo", settings=LEARNT, checkpoints=("final", "reference"))
@@ -114,7 +114,7 @@ STEPS: dict[str, Callable[[Path, int], Any]] = {
 
 
 def table() -> str:
-    """What was measured, for people; in sizes of the model beside megabytes."""
+    """Return the measurements for people, in megabytes and in sizes of the model."""
     found = pd.DataFrame(json.loads(HERE.read_text(encoding="utf-8")))
     rows = []
     for depth, step in product(DEPTHS, STEPS):

@@ -310,7 +310,7 @@ def kept() -> pd.DataFrame:
 
 
 def errors(found: pd.DataFrame) -> pd.DataFrame:
-    """How the verdicts on models fall of which it is known whether the labels are in them."""
+    """Return the verdicts on models for which it is known whether the labels are in them."""
     cases = [(way, [way], False) for way in WITHOUT] + [(way, [way], True) for way in SHAMS]
     cases += [("all without the labels", [*WITHOUT], False), ("all shams", [*SHAMS], True)]
     rows = []

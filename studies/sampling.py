@@ -56,11 +56,12 @@ class Table:
         self.truth = self._nested() if nest > 1 else shapley_values(values).mean(0)
 
     def at(self, example: int, subsets: IntArray) -> FloatArray:
-        """The values of subsets for one example."""
+        """Return the values of subsets for one example."""
         return np.asarray(self.values[example, np.searchsorted(self.subsets, subsets)])
 
     def _nested(self) -> FloatArray:
-        """Nested Shapley values: for each split layer, the game of 13 players with its two parts.
+        """Return nested Shapley values: for each split layer, the game of 13 players with its two
+        parts.
 
         A part's value is half of what it adds first and half of what it adds second, weighted over
         the subsets of the other layers as for the layer as a whole.
@@ -228,7 +229,7 @@ def shapley_kernel(n: int) -> FloatArray:
 
 
 def reached(n: int, kept: int) -> FloatArray:
-    """How likely each beginning is if a subset has a random size, (2^kept,)."""
+    """Return the probability of each beginning if a subset has a random size, (2^kept,)."""
     from math import comb
 
     every = np.arange(2**n)
@@ -279,7 +280,7 @@ def measured(tables: list[Table], way: Way) -> tuple[float, float]:
 
 
 def compare(tables: dict[int, list[Table]]) -> pd.DataFrame:
-    """One row per way and number of orders."""
+    """Return one row per way and number of orders."""
     rows = []
     for way, sizes in WAYS.items():
         for nest, ways in sizes.items():
@@ -332,7 +333,7 @@ def nested_subsets() -> Iterator[int]:
 
 
 def lost(run: memloc.Run, nest: int, rows: IntArray, subsets: IntArray) -> Iterator[FloatArray]:
-    """Whether each subset loses the label, example by example."""
+    """Return, for each example, whether each subset loses its label."""
     final, donor = run.load("final"), run.load("reference")
     units = find_units(final.stack, "layers" if nest == 1 else "sublayers")
     mixtures, encoded = Mixtures(final.stack, donor.stack, units), run.encode(final)

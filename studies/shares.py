@@ -16,14 +16,16 @@ from studies.control import KS, methods_table
 
 
 def widths_table(study: Path) -> pd.DataFrame:
-    """Means over plants of as many layers, by method."""
+    """Return means over plants with the same number of layers, by method."""
     scores = plant_scores(load_results(study).control_layers, KS)
     sizes = scores["planted"].map(lambda planted: f"{len(planted_layers(planted))} of 12 layers")
     return methods_table(scores.assign(planted=sizes), ["planted", "method"])
 
 
 def centres_table(study: Path) -> pd.DataFrame:
-    """Means of the estimated centres by method, for plants with their centre in the same third."""
+    """Return means of the estimated centres by method, for plants with their centre in the same
+    third.
+    """
     layers = load_results(study).control_layers
     layers = layers[~layers["null"].astype(bool)]
     weight = layers["weight"].clip(lower=0)

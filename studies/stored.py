@@ -23,7 +23,7 @@ KEPT = [name for name in READ if name not in LEFT_OUT and "planted" not in COLUM
 
 
 def main() -> None:
-    """Keep the tables of those runs of a study that something looked at, or that did not learn."""
+    """Store the tables of a study's runs that were analysed, or that did not learn."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("study", type=Path, help="folder of a study")
     parser.add_argument("folder", type=Path, help="where its tables are kept")
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def keep(results: Results, folder: Path) -> None:
-    """Put the tables of finished runs beside those that are kept; the same are replaced."""
+    """Add the tables of finished runs to the stored ones, replacing those of the same runs."""
     folder.mkdir(parents=True, exist_ok=True)
     if (results.folder / paths.STUDY).is_file():
         shutil.copyfile(results.folder / paths.STUDY, folder / paths.STUDY)
@@ -54,7 +54,7 @@ def keep(results: Results, folder: Path) -> None:
 
 
 def kept(folder: Path) -> Results:
-    """The tables that are kept in a folder; texts and weights of the runs are not."""
+    """Return the tables stored in a folder, which has no texts or weights of the runs."""
     files = {name: _file(folder, name) for name in READ}
     tables = {
         name: pd.read_parquet(path) if path.is_file() else pd.DataFrame(columns=COLUMNS[name])

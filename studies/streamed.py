@@ -225,12 +225,12 @@ def labelled() -> pd.DataFrame:
 
 
 def weights(folder: Path) -> list[Path]:
-    """The files of a model's weights."""
+    """Return the files of a model's weights."""
     return sorted(folder.glob("*.safetensors"))
 
 
 def n_parameters(folder: Path) -> int:
-    """Number of parameters in a model's files."""
+    """Return the number of parameters in a model's files."""
     from safetensors import safe_open
 
     total = 0
@@ -241,7 +241,7 @@ def n_parameters(folder: Path) -> int:
 
 
 def memory() -> dict[str, int]:
-    """What the system says of this process's memory, in bytes."""
+    """Return the system's figures of this process's memory, in bytes."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     pairs = (line.split(":") for line in lines if line.startswith("Vm"))
     return {name: int(value.split()[0]) * 1024 for name, value in pairs}

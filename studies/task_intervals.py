@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def mean_row(shape: str, n: int) -> dict[str, str]:
-    """Coverage of the intervals of a mean over `n` tasks, of which each has one number."""
+    """Return the coverage of the intervals of a mean over `n` tasks with one number each."""
     rng = generator(n, "means", shape)
     counts = rng.multinomial(n, np.full(n, 1 / n), size=DRAWS) / n
     held = []
@@ -59,7 +59,7 @@ def mean_row(shape: str, n: int) -> dict[str, str]:
 
 
 def rho_row(shape: str, n: int, kind: Coefficient, models: int) -> dict[str, str]:
-    """The lowest coverage over SLOPES of the intervals of a coefficient over `n` tasks."""
+    """Return the lowest coverage over SLOPES of the intervals of a coefficient over `n` tasks."""
     found = [rho_coverage(shape, n, kind, models, slope) for slope in SLOPES]
     name = {"spearman": "Spearman's ρ", "pearson": "Pearson's r"}[kind]
     what = f"{name}, {models} models" if models > 1 else f"{name}, 1 model"
@@ -69,7 +69,7 @@ def rho_row(shape: str, n: int, kind: Coefficient, models: int) -> dict[str, str
 def rho_coverage(
     shape: str, n: int, kind: Coefficient, models: int, slope: float
 ) -> "pd.Series[float]":
-    """Coverage of the intervals of a coefficient, by the name of the interval."""
+    """Return the coverage of the intervals of a coefficient, by the name of the interval."""
     rng = generator(n, "coefficients", shape, kind, str(models), str(slope))
     true = COEFFICIENTS[kind](*_pairs(rng, shape, LARGE, models, slope)).statistic
     group = np.repeat(np.arange(n), models)
@@ -87,7 +87,9 @@ def rho_coverage(
 
 
 def drawn_ends(estimate: float, drawn: FloatArray, without: FloatArray) -> dict[str, Ends]:
-    """Ends of the percentile and of the BCa interval, from resamples and from leaving out one."""
+    """Return the ends of the percentile and of the BCa interval, from resamples and from leaving
+    out one.
+    """
     drawn, without = drawn[np.isfinite(drawn)], without[np.isfinite(without)]
     below = (np.mean(drawn < estimate) + np.mean(drawn <= estimate)) / 2
     bias = stats.norm.ppf(np.clip(below, 1 / len(drawn), 1 - 1 / len(drawn)))
@@ -103,7 +105,7 @@ def drawn_ends(estimate: float, drawn: FloatArray, without: FloatArray) -> dict[
 def _pairs(
     rng: np.random.Generator, shape: str, n: int, models: int, slope: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Numbers of `n` tasks by two measures; models of one task say much the same."""
+    """Return numbers of `n` tasks by two measures; models of one task agree closely."""
     draw: Callable[..., FloatArray] = ERRORS[shape]
     x = draw(rng, (n, 1))
     y = slope * x + np.sqrt(1 - slope**2) * draw(rng, (n, 1))
@@ -112,7 +114,7 @@ def _pairs(
 
 
 def _coefficients(x: FloatArray, y: FloatArray, places: object, kind: Coefficient) -> FloatArray:
-    """Coefficients of the pairs at each row of `places`; NaN where a side is constant."""
+    """Return coefficients of the pairs at each row of `places`; NaN where a side is constant."""
     one, other = x[np.array(places)], y[np.array(places)]
     if kind == "spearman":
         one, other = stats.rankdata(one, axis=1), stats.rankdata(other, axis=1)

@@ -1,4 +1,4 @@
-"""What the embedded suite shows: `python -m studies.tiny_suite [--out DIR] [--jobs N]`.
+"""Results of the embedded suite: `python -m studies.tiny_suite [--out DIR] [--jobs N]`.
 
 Trains every embedded model on every embedded task, with original and with noisy labels, swaps all
 windows, and prints the table of docs/reference/tiny.md. Runs are kept in the folder, so that it
@@ -20,7 +20,7 @@ PAGE = DOCS / "reference" / "tiny.md"
 
 
 def main() -> None:
-    """Measure what is missing, print the table, put it into docs/reference/tiny.md."""
+    """Measure missing results, print the table, and write it into docs/reference/tiny.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/tiny-suite"))
     parser.add_argument("--jobs", type=int, default=2)
@@ -76,7 +76,7 @@ def _measure(model: str, task_name: str, out: Path) -> dict[str, Any]:
 
 
 def as_table(rows: list[dict[str, Any]]) -> str:
-    """The rows as Markdown."""
+    """Return the rows as Markdown."""
     columns = (
         *("task", "model", "test", "epoch", "training", "noisy"),
         *("seconds", "one layer", "all layers", "clean error"),

@@ -51,13 +51,15 @@ def _renew(page: Path, folder: Path, only: str = "") -> None:
 
 
 def _folded(output: str) -> str:
-    """With long lines folded, as a terminal does."""
+    """Return a text with long lines folded, as a terminal shows it."""
     lines = output.rstrip().splitlines()
     return "\n".join(fill(line, WIDTH) if len(line) > WIDTH else line for line in lines)
 
 
 def hand_over(run_folder: Path, folder: Path) -> None:
-    """A run's checkpoints and data as somebody has them: `noisy`, `clean` and `train.csv`."""
+    """Write a run's checkpoints and data as a user would have them: `noisy`, `clean` and
+    `train.csv`.
+    """
     import pandas as pd
 
     import memloc
@@ -75,7 +77,7 @@ def hand_over(run_folder: Path, folder: Path) -> None:
 
 
 def play(text: str, folder: Path, only: str = "") -> list[str]:
-    """What each block prints, one after the other; they share their names."""
+    """Return the output of each block, run one after the other in one namespace."""
     names: dict[str, Any] = {"__name__": "tutorial"}
     said = []
     with chdir(folder):

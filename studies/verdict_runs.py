@@ -68,7 +68,7 @@ EPOCHS, LOOK, TRIES = 45, 3, 2
 
 @dataclass(frozen=True)
 class Suite:
-    """A model and a task, and where what is made of them is kept."""
+    """A model and a task, and the folder for everything made from them."""
 
     model: str
     name: str
@@ -76,12 +76,14 @@ class Suite:
 
     @property
     def folder(self) -> Path:
-        """One for each model and task."""
+        """Folder of this model and task."""
         return self.out / self.name / self.model
 
     @cached_property
     def task(self) -> Task:
-        """The shortest examples of each class, as every text costs a pass for each subset."""
+        """Task with the shortest examples of each class, as every text costs a pass for each
+        subset.
+        """
         task = load_task(self.name)
         labels = task.train.labels
         words = np.array([sum(len(p.split()) for p in parts) for parts in task.train.parts])
@@ -98,17 +100,17 @@ class Suite:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What a run's record says of the pre-trained model."""
+        """Facts about the pre-trained model for a run's record."""
         start = self.start()
         sizes = {"depth": start.stack.depth, "width": start.stack.width}
         return {"model": self.model, "weights_hash": start.weights_hash, **sizes}
 
     def start(self, head: int = 1) -> Classifier:
-        """The pre-trained model with a new head."""
+        """Return the pre-trained model with a new head."""
         return load_model(self.model, self.task.label_names, seed=head)
 
     def reference(self, number: int) -> Path:
-        """Weights that learnt the original labels; from ORDERS on, with a head of their own."""
+        """Return weights that learnt the original labels; from ORDERS on, with their own head."""
         folder = self.folder / f"reference-{number}"
         if not folder.is_dir():
             model = self.start(1 if number < ORDERS else 1 + number)
@@ -118,7 +120,7 @@ class Suite:
         return folder
 
     def frozen(self, labels: IntArray, name: str) -> Path:
-        """Weights of which only what follows the layers learnt these labels."""
+        """Return weights in which only the parameters after the layers learnt these labels."""
         folder = self.folder / f"frozen-{name}"
         if not folder.is_dir():
             model = self.start()
@@ -135,7 +137,9 @@ def fit(
     rate: float,
     order: int,
 ) -> BoolArray:
-    """Train these layers (from 0; -1: what follows them); which labels are predicted at the end."""
+    """Train these layers (from 0; -1: after the blocks); return which labels are predicted at the
+    end.
+    """
     settings = preset("demo").finetune.replace(
         {"epochs": EPOCHS, "learning_rate": rate, "warmup": 0.0, "frozen_dropout": True}
     )
@@ -156,7 +160,7 @@ def fit(
 
 
 def rate_of(window: range) -> float:
-    """Higher layers need a higher rate, and so do fewer of them."""
+    """Return the learning rate: higher layers need a higher one, and so do fewer layers."""
     return float(2e-3 * (1 + window.start / DEPTH) / len(window) ** 0.5)
 
 
@@ -176,12 +180,14 @@ class Known:
 
     @property
     def folder(self) -> Path:
-        """Where it is."""
+        """Folder of the run."""
         return self.suite.folder / f"{self.kind}-{window_name(self.window)}-{self.number}"
 
     @property
     def noisy(self) -> NoisyLabels:
-        """A null's labels are the original ones; which it calls noisy is drawn for it alone."""
+        """Labels of the run; a null's are the original ones, with its own random choice of noisy
+        examples.
+        """
         if self.kind == "ordinary":
             return add_noise(self.suite.task, ORDINARY_RATE, 50 + self.number).labels
         if self.kind != "null":
@@ -190,7 +196,7 @@ class Known:
         return NoisyLabels(drawn.original, drawn.original, drawn.is_noisy)
 
     def make(self) -> Run | None:
-        """The run, trained where it is not there yet; None where it did not memorise."""
+        """Train the run if it does not exist; return None if it did not memorise."""
         if not paths.checkpoint(self.folder, "final").is_dir():
             self._make()
         run = Run.open(self.folder)
@@ -274,7 +280,7 @@ class Known:
 
 
 def every_run(out: Path) -> list[Known]:
-    """All runs, the kinds in turn, so that any first part of them has some of each."""
+    """Yield all runs, the kinds in turn, so that any first part of them has some of each kind."""
     suites = [Suite(model, task, out) for model, task in PAIRS]
     kinds = [list(make(suites)) for make in (_plants, _spread, _nulls, _ordinary)]
     places = [((i + 0.5) / len(kind), run) for kind in kinds for i, run in enumerate(kind)]
@@ -292,6 +298,7 @@ def _plants(suites: Sequence[Suite]) -> Iterator[Known]:
 
 
 def _spread(suites: Sequence[Suite]) -> Iterator[Known]:
+    """Divide the noisy labels among the layers: each layer learns its own and keeps the others'."""
     for number in range(SPREAD):
         for suite in suites[:PLANTED]:
             yield Known(

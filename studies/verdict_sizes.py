@@ -44,7 +44,7 @@ def _two(rng: np.random.Generator, n: int, noisy: float, clean: float, sd: float
 
 
 def undone_sizes() -> pd.DataFrame:
-    """The share of nulls in which something is said to be undone, with and without margins."""
+    """Return the share of nulls in which something is called undone, with and without margins."""
     rows = []
     for name, (slope, place, margins_of) in NULLS.items():
         row = {"nulls: noisy examples are": name}
@@ -109,7 +109,7 @@ last case two layers are not even, and none of the others may be named."""
 
 
 def layer_sizes() -> pd.DataFrame:
-    """The share of runs in which evenness is rejected, or an even layer is named."""
+    """Return the share of runs in which evenness is rejected, or an even layer is named."""
     rows = []
     for name, draw in CASES.items():
         row = {"shares of single examples": name}
@@ -132,7 +132,9 @@ def layer_sizes() -> pd.DataFrame:
 
 
 def margin_sizes() -> pd.DataFrame:
-    """The share of memories at the margin that are called concentrated, or surely not."""
+    """Return the share of memories at the margin called concentrated, or surely not
+    concentrated.
+    """
     rows = []
     for depth in DEPTHS:
         for title, profile in _at_margin(depth).items():
@@ -167,7 +169,9 @@ PROFILES: dict[str, FloatArray] = {
 
 
 def words() -> pd.DataFrame:
-    """How often each word is given, by profile, number of examples and how examples differ."""
+    """Return how often each word is given, by profile, number of examples and how examples
+    differ.
+    """
     from memloc.stats.answers import Evidence, answer
 
     rows = []
@@ -199,7 +203,7 @@ TABLES = {"undone": undone_sizes, "layers": layer_sizes, "margin": margin_sizes,
 
 
 def main() -> None:
-    """Simulate all tables, or those that are named, and put them into the page."""
+    """Simulate all tables, or the named ones, and write them into the page."""
     from memloc.stats import answers
 
     evenness.RESAMPLES = answers.RESAMPLES = RESAMPLES

@@ -66,7 +66,7 @@ OTHERS: tuple[Method, ...] = (Gradients(), Probing(seeds=(0,)))
 
 @dataclass(frozen=True)
 class Judged:
-    """What a method said of a run whose answer is known."""
+    """Answer of a method for a run whose true answer is known."""
 
     method: str
     kind: str
@@ -83,22 +83,22 @@ class Judged:
 
     @property
     def right(self) -> bool:
-        """Concentrated, and half of it in planted layers."""
+        """True if the word is concentrated, with half of it in planted layers."""
         return self.word == "concentrated" and set(self.layers) <= self.planted
 
     @property
     def planted(self) -> set[int]:
-        """The layers that hold the memory, from 1."""
+        """Layers that hold the memory, from 1."""
         return set(range(self.first, self.last + 1))
 
     @property
     def width(self) -> int:
-        """How many."""
+        """Number of planted layers."""
         return self.last - self.first + 1
 
 
 def main() -> None:
-    """Make what is missing, ask the methods, write the rates."""
+    """Make missing runs, ask the methods, and write the rates."""
     import torch
 
     parser = argparse.ArgumentParser(description=__doc__)
@@ -121,7 +121,7 @@ def main() -> None:
 
 
 def write(judged: Sequence[Judged]) -> None:
-    """Write the rates of every method into the package, and what was said of every run here."""
+    """Write the rates of every method into the package, and the answers for every run here."""
     pd.DataFrame(judged).to_csv(RUNS, index=False)
     methods = sorted({each.method for each in judged}, key=lambda name: (-exactness(name), name))
     found = [rates_of(name, [j for j in judged if j.method == name]) for name in methods]
@@ -129,7 +129,7 @@ def write(judged: Sequence[Judged]) -> None:
 
 
 def kept() -> list[Judged]:
-    """What was said of every run, as it was written."""
+    """Return the stored answers for every run."""
     # Left to itself, pandas takes the word "null" for a missing value.
     table = pd.read_csv(RUNS, keep_default_na=False, na_values={"p": [""]})
     rows = table.to_dict("records")
@@ -142,14 +142,14 @@ def _or_none(value: Any) -> Any:
 
 
 def show() -> None:
-    """Put the rates into the documentation: the tables of its page, and the figure."""
+    """Write the rates into the documentation: the tables of its page, and the figure."""
     found = json.loads(RATES.read_text(encoding="utf-8"))
     put("measured", f"{as_tables(found)}\n", PAGE)
     save_figure("calibration", pd.DataFrame(found), PICTURE)
 
 
 def as_tables(found: Sequence[Mapping[str, Any]]) -> str:
-    """One table of the rates that were aimed at, and one of what else is known."""
+    """Return one table of the rates that have goals, and one of further measurements."""
     tables = []
     for columns in (AIMS, MORE):
         lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
@@ -168,7 +168,7 @@ def _cell(row: Mapping[str, Any], name: str) -> str:
 
 
 def ask(run: Run, known: Known, method: Method) -> Judged:
-    """One method's answer for one run; it is kept in the run's folder."""
+    """Return one method's answer for one run; it is stored in the run's folder."""
     path = paths.result(run.folder, method.name) / JUDGED
     if path.is_file():
         return Judged(**read_json(path)["judged"])
@@ -206,7 +206,8 @@ def by_profile(weights: FloatArray) -> tuple[str, tuple[int, ...]]:
 
 
 def _found(run: Run, method: Method) -> Result:
-    """What a method finds; of a null in which nothing is undone, a few orders of layers say so.
+    """Return a method's result; for a null in which nothing is undone, a few orders of layers are
+    enough.
 
     The first question is about all layers at once, and every order ends with all layers.
     """
@@ -218,7 +219,9 @@ def _found(run: Run, method: Method) -> Result:
 
 
 def rates_of(method: str, judged: Sequence[Judged]) -> dict[str, Any]:
-    """How many runs of each kind, and how often the answer for them is right or wrong."""
+    """Return how many runs there are of each kind, and how often their answers are right or
+    wrong.
+    """
     nulls, plants, spread, ordinary = (
         [j for j in judged if j.kind == k] for k in ("null", "plant", "spread", "ordinary")
     )

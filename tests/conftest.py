@@ -1,4 +1,4 @@
-"""What every test may use; nothing here reaches the network."""
+"""Fixtures for every test; nothing here reaches the network."""
 
 import csv
 import fcntl

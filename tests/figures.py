@@ -1,4 +1,4 @@
-"""Counts how large and how knotted the package is: `python tests/figures.py`.
+"""Counts the size and the import cycles of the package: `python tests/figures.py`.
 
 Code lines exclude blank lines, comments and docstrings. Frames are counted by running a study of
 seconds until its first gradient. `tests/test_figures.py` holds the figures that reached their aim.

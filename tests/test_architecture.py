@@ -1,4 +1,6 @@
-"""Who may import whom, as docs/explanation/architecture.md has it; what is loaded by whom."""
+"""Tests which modules may import which (docs/explanation/architecture.md), and what is loaded by
+whom.
+"""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""What planted runs say of the methods, over all plants of a study."""
+"""Results of methods on planted runs, over all plants of a study."""
 
 from dataclasses import replace
 from itertools import product

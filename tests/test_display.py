@@ -1,4 +1,4 @@
-"""What results say of themselves in a terminal, in a notebook and as charts."""
+"""How results show themselves in a terminal, in a notebook and as charts."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the documents show is true: their Python runs and type-checks, their commands exist."""
+"""The documentation is true: its Python runs and type-checks, its commands exist."""
 
 import ast
 import json
@@ -268,7 +268,7 @@ for words in json.loads(sys.argv[2]):
 
 
 def memloc_with(site: Path, folder: Path, asked: list[tuple[str, ...]]) -> list[str]:
-    """What commands print, one after the other, while a package is installed."""
+    """Return the output of commands, run one after the other while a package is installed."""
     start = [sys.executable, "-c", IN_TURN, str(site), json.dumps(asked)]
     done = subprocess.run(
         start, cwd=folder, capture_output=True, text=True, timeout=300, check=False

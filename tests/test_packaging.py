@@ -1,4 +1,6 @@
-"""What is shipped: every data file, the Python versions, how to cite it, and what CI runs."""
+"""Contents of the package: every data file, the Python versions, how to cite it, and what CI
+runs.
+"""
 
 import ast
 import os

@@ -34,8 +34,8 @@ def __getattr__(name: str) -> Any:
         return importlib.metadata.version("memloc")
     if name not in _HOMES:
         raise AttributeError(f"module 'memloc' has no attribute {name!r}")
-    found = getattr(importlib.import_module(_HOMES[name]), name)
-    return verbs.with_progress(found) if name in verbs.WORK else found
+    module = getattr(importlib.import_module(_HOMES[name]), name)
+    return verbs.with_progress(module) if name in verbs.WORK else module
 
 
 def __dir__() -> list[str]:

@@ -124,8 +124,8 @@ def telling(say: Callable[[str], None]) -> AbstractContextManager[None]:
 
 def announce(work: str, *facts: Any) -> None:
     """Announce work of a kind, with the facts that decide its cost; see `announcing`."""
-    if (found := _announced.get()) and found[0] == work:
-        found[1](*facts)
+    if (announced := _announced.get()) and announced[0] == work:
+        announced[1](*facts)
 
 
 def announcing(work: str, tell: Callable[..., None]) -> AbstractContextManager[None]:

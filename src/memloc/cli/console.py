@@ -174,15 +174,15 @@ def show(as_json: bool, record: Any, *said: Any) -> None:
     if as_json:
         say(json.dumps(_as_json(record), indent=2, ensure_ascii=False))
         return
-    for each in said or (record,):
-        if isinstance(each, str):
-            say(each)
-        elif isinstance(each, Mapping):
-            width = max(map(len, each))
-            for name, value in each.items():
+    for part in said or (record,):
+        if isinstance(part, str):
+            say(part)
+        elif isinstance(part, Mapping):
+            width = max(map(len, part))
+            for name, value in part.items():
                 say(f"{name.replace('_', ' '):{width}}  {_text(value)}")
         else:
-            _show_table(each if isinstance(each, list) else each.to_dict("records"))
+            _show_table(part if isinstance(part, list) else part.to_dict("records"))
 
 
 def _show_table(records: Sequence[Mapping[Any, Any]]) -> None:

@@ -197,7 +197,9 @@ class Layout:
         return pack
 
     def pack(self, value: Any) -> Any:
-        """Pack an argument of a block: states, positions, rotations or masks."""
+        """Rearrange an argument of a block (states, positions, rotations, masks) into the long
+        texts.
+        """
         if isinstance(value, tuple):
             return tuple(self.pack(inner) for inner in value)
         if hasattr(value, "by_text"):
@@ -235,7 +237,7 @@ def repeated_packed(call: BlockCall, times: int) -> BlockCall:
 
 
 def logits_end_to_end(stack: Stack, texts: Encoded, batch: Sequence[IntArray]) -> Tensor:
-    """Return the logits of the texts at all rows; the texts of one array run as one long text.
+    """Return the logits of a batch of texts; the texts of each array of rows run as one long text.
 
     The first block's input is computed without a graph.
     """

@@ -373,11 +373,13 @@ class _Together:
         if any(others.get(name) for name in ("max_norm", "scale_grad_by_freq", "sparse")):
             raise CannotStack("no rule for a table that changes when it is looked up")
         if not weight.by_text:
-            by_member = [functional.embedding(ids, own, padding_idx) for own in weight.unbind()]
+            by_member = [
+                functional.embedding(ids, row_ids, padding_idx) for row_ids in weight.unbind()
+            ]
             return _PerMember(by_member, self.texts)
         first = torch.arange(len(weight), device=ids.device) * weight.shape[1]
-        own = self._by_member(ids.unsqueeze(-1), len(weight)) + first[:, None, None]
-        looked_up = functional.embedding(own, weight.flatten(0, 1)).view(*ids.shape, -1)
+        row_ids = self._by_member(ids.unsqueeze(-1), len(weight)) + first[:, None, None]
+        looked_up = functional.embedding(row_ids, weight.flatten(0, 1)).view(*ids.shape, -1)
         if padding_idx is not None and weight.requires_grad:
             looked_up = torch.where(
                 (ids == padding_idx).unsqueeze(-1), looked_up.detach(), looked_up

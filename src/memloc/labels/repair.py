@@ -267,8 +267,8 @@ class Workshop:
 
     @property
     def ways(self) -> dict[str, tuple[Layers, Callable[[], Classifier]]]:
-        """Changed layers (from 0; None: no block) and the function that makes the model, by
-        repair.
+        """For each repair, the layers it changes (from 0; None: no block) and the function that
+        makes it.
         """
         run, chosen, every = self.run, self.layers, tuple(range(self.run.depth))
         rest = [layer for layer in every if layer not in chosen]

@@ -224,10 +224,12 @@ class Repaired(Shown):
 
     def _unsure(self, relearning: float) -> str:
         """Return why relative updates are neither far from the yardsticks' nor near enough."""
-        own = self.settings.yardsticks
+        n_yardsticks = self.settings.yardsticks
         hidden, removed = self.limits
         name = "near" if hidden <= relearning < removed else "vary"
-        return _say(name, own=own, hidden=hidden, removed=removed, yardsticks=2 * own)
+        return _say(
+            name, own=n_yardsticks, hidden=hidden, removed=removed, yardsticks=2 * n_yardsticks
+        )
 
     @property
     def repairs(self) -> list[str]:

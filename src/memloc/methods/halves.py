@@ -113,7 +113,7 @@ class Half:
         return np.asarray(softmax(self.logits.astype(np.float64), axis=1))
 
     def right(self, labels: IntArray) -> BoolArray:
-        """(examples,): whether the model predicts these labels."""
+        """Return for each example whether the model predicts this label, (examples,)."""
         return np.asarray(self.logits.argmax(1) == labels)
 
 

@@ -47,7 +47,9 @@ class ActivationPatching(Peer):
         return -np.diff(patched(run))
 
     def cost(self, sizes: Sizes) -> float:
-        """Return the seconds for running the rest of the model after each layer."""
+        """Return the seconds of this method: the model's remaining layers are run after each
+        layer.
+        """
         return sizes.depth / 2 * sizes.noisy * sizes.predict
 
 
@@ -69,8 +71,8 @@ class MeanAblation(Peer):
         return np.asarray(log_probabilities[0] - log_probabilities[1:])
 
     def cost(self, sizes: Sizes) -> float:
-        """Return the seconds for the means and for running the rest of the model after each
-        layer.
+        """Return the seconds of this method: mean updates, and the model's remaining layers after
+        each layer.
         """
         return (sizes.examples + sizes.depth / 2 * sizes.noisy) * sizes.predict
 

@@ -40,8 +40,8 @@ class Repeater:
         ]
 
     def repeated(self, index: int, call: BlockCall, times: int) -> BlockCall:
-        """Return the call of block `index` for this many states of the batch it was recorded
-        for.
+        """Return the arguments of block `index`, repeated for this many states of the recorded
+        batch.
         """
         if times == 1:
             return call
@@ -137,22 +137,22 @@ class LastBlock:
 
     def _idle(self) -> tuple[str, ...]:
         """Return the projections that keys and values have no gradients with respect to."""
-        stack, found = self.stack, dict[str, Tensor]()
+        stack, matrices = self.stack, dict[str, Tensor]()
         with ExitStack() as while_noted, undropped(stack.model), torch.inference_mode(False):
             while_noted.enter_context(torch.enable_grad())
             one = stack.prepare(stack.sample(1))
             for name, module in stack.blocks[-1].named_modules():
                 if isinstance(module, nn.Linear):
-                    note = partial(_note, found, name)
+                    note = partial(_note, matrices, name)
                     while_noted.enter_context(module.register_forward_hook(note))
             state = one.state.detach().requires_grad_()
             try:
                 _, key, value, _ = _given_to_attention(stack, state, one.calls[-1])
             except CALLED_OTHERWISE:
                 return ()
-            outputs, total = [*found.values()], key.sum() + value.sum()
+            outputs, total = [*matrices.values()], key.sum() + value.sum()
             ways = torch.autograd.grad(total, outputs, allow_unused=True) if outputs else ()
-        return tuple(name for name, way in zip(found, ways, strict=True) if way is None)
+        return tuple(name for name, way in zip(matrices, ways, strict=True) if way is None)
 
     def _is_right(self, prepared: Prepared, here: Tokens) -> bool:
         stack, before, call = self.stack, prepared.state, prepared.calls[-1]

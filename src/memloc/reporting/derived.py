@@ -81,7 +81,9 @@ def _depths(results: "Results", read: Callable[[str], pd.DataFrame]) -> pd.DataF
 
 
 def _main(results: "Results", name: str) -> pd.DataFrame:
-    """Return a table without binarised tasks and, unless there are only such, larger models."""
+    """Return a table without binarised tasks, and without larger models unless there are no
+    others.
+    """
     table = results.whole(name)
     is_large = table["model"].isin(results.large)
     return table if is_large.all() else table[~is_large]

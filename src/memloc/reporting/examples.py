@@ -171,13 +171,16 @@ def example_block(results: "Results", runs: "list[pd.DataFrame]") -> dict[str, A
     place = {label: i for i, label in enumerate(labels)}
     rows = [[int(e), _cut(t), place[o], place[a]] for e, t, o, a in shown.itertuples(index=False)]
     numbered = shown.assign(place=np.arange(len(shown)))
-    places = [own.merge(numbered, on=keys).set_index("example")["place"] for own in texts]
+    places = [
+        texts_of_run.merge(numbered, on=keys).set_index("example")["place"]
+        for texts_of_run in texts
+    ]
     by_run = [_bits(results, run, mine) for run, mine in zip(runs, places, strict=True)]
     return {
         "labels": labels,
         "rows": rows,
         "left": len(noisy) - len(shown),
-        "runs": [each for one in by_run for each in one],
+        "runs": [record for one in by_run for record in one],
     }
 
 

@@ -353,6 +353,6 @@ def _column(values: "pd.Series") -> dict[str, Any]:
 def _numbers(values: FloatArray) -> list[Any]:
     known = np.isfinite(values)
     if (values[known] % 1 == 0).all():
-        return [int(v) if there else None for v, there in zip(values, known, strict=True)]
+        return [int(v) if is_known else None for v, is_known in zip(values, known, strict=True)]
     short = np.char.mod(f"%.{DIGITS}g", values)
-    return [float(v) if there else None for v, there in zip(short, known, strict=True)]
+    return [float(v) if is_known else None for v, is_known in zip(short, known, strict=True)]

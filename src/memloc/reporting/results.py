@@ -178,7 +178,9 @@ class Results:
         files = [self.folder / folder / paths.LABELS for folder in self["runs"]["folder"]]
         notes = [json.loads(read_columns(p, []).schema.metadata[b"memloc"]) for p in files]
         versions = [note.get("versions", {}) for note in notes]
-        return list({tuple(each.items()): each for each in versions}.values())
+        return list(
+            {tuple(note_versions.items()): note_versions for note_versions in versions}.values()
+        )
 
 
 @checked_arguments

@@ -132,9 +132,9 @@ def _cells(part: pd.DataFrame) -> pd.DataFrame:
     # Shares are errors over one number, the error of all layers; NaN where that undid nothing.
     divisor = errors[most] / shares[most] if shares[most] > 0 else 1.0
     matrix = window_matrix(errors, depth, known)
-    found = wilson(matrix.ravel(), part["n_noisy"].iloc[0])
+    wilsons = wilson(matrix.ravel(), part["n_noisy"].iloc[0])
     width, layer = (index.ravel() + 1 for index in np.indices(matrix.shape))
-    named = {"error": found.estimate, "low": found.low, "high": found.high}
+    named = {"error": wilsons.estimate, "low": wilsons.low, "high": wilsons.high}
     values = {name: value / divisor for name, value in named.items()}
     clean = window_matrix(part["clean_error"].to_numpy(np.float64), depth, known).ravel()
     # The difference is of plain errors: what clean examples lose is not a share of anything.

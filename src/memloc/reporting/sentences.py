@@ -388,10 +388,16 @@ def _correlated(about: str, table: pd.DataFrame) -> Iterator[Line]:
     is_found = _found(table)
     rows = table[is_found].sort_values("rho").to_dict("records")
     if rows:
-        each = [f"{_sure(row, 'rho', '.2f')} for {row['name']}" for row in rows]
-        shown = listed(each) if len(each) <= NAMED else f"from {each[0]} to {each[-1]}"
-        found = phrase("coefficients", about=about, shown=shown, n=len(rows), every=len(table))
-        yield Line("paper", found)
+        row_of_one = [f"{_sure(row, 'rho', '.2f')} for {row['name']}" for row in rows]
+        shown = (
+            listed(row_of_one)
+            if len(row_of_one) <= NAMED
+            else f"from {row_of_one[0]} to {row_of_one[-1]}"
+        )
+        significant = phrase(
+            "coefficients", about=about, shown=shown, n=len(rows), every=len(table)
+        )
+        yield Line("paper", significant)
     for why, part in table[~is_found].groupby("why", sort=False):
         names = part["name"].tolist()
         who = listed(names) if len(names) <= NAMED else f"{len(names)} pairs"

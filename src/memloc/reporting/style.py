@@ -73,7 +73,7 @@ class Exhibit(Settings):
     @classmethod
     def chosen(cls, every: "Sequence[Self]", names: Sequence[str]) -> "list[Self]":
         """Return the exhibits with these names; all without names."""
-        known = {each.name: each for each in every}
+        known = {exhibit.name: exhibit for exhibit in every}
         return [lookup(cls.__name__.lower(), name, known) for name in names] or list(every)
 
 
@@ -102,8 +102,8 @@ class Theirs:
     @property
     def about(self) -> str:
         """First paragraph of the method's description, if the method is installed."""
-        found = methods().get(self._method)
-        return " ".join((getdoc(found) or "").split("\n\n")[0].split()) if found else ""
+        method = methods().get(self._method)
+        return " ".join((getdoc(method) or "").split("\n\n")[0].split()) if method else ""
 
     @property
     def texts(self) -> list[str]:
@@ -133,8 +133,8 @@ class Theirs:
 def theirs_of(results: "Results") -> list[Theirs]:
     """Return the tables of methods of other packages."""
     names = [name for name in results.tables if name not in COLUMNS]
-    found = [Theirs(name, drawable(results.memorised(name))) for name in names]
-    return [each for each in found if len(each.table)]
+    tables = [Theirs(name, drawable(results.memorised(name))) for name in names]
+    return [result for result in tables if len(result.table)]
 
 
 SHARED = {"task", "category", "model", "seed", "method", "remark"}
@@ -245,15 +245,17 @@ def channel(
     """
     names = order(column, values)
     shown = title or ("task" if column == "task" else None)
-    found = {"shorthand": f"{column}:N", "title": shown, "sort": names}
-    return {**found, "scale": scale(column, names), "legend": _legend(names)}
+    encoding = {"shorthand": f"{column}:N", "title": shown, "sort": names}
+    return {**encoding, "scale": scale(column, names), "legend": _legend(names)}
 
 
 def markers(column: str, names: Sequence[Any]) -> alt.Scale:
     """Return a marker for each name."""
     of_tasks = column == "task"
-    own = [task_style(n)[1] if of_tasks else MARKERS[i % len(MARKERS)] for i, n in enumerate(names)]
-    return alt.Scale(domain=names, range=own)
+    shapes = [
+        task_style(n)[1] if of_tasks else MARKERS[i % len(MARKERS)] for i, n in enumerate(names)
+    ]
+    return alt.Scale(domain=names, range=shapes)
 
 
 def colours(column: str, names: Sequence[Any]) -> alt.Scale:
@@ -261,8 +263,8 @@ def colours(column: str, names: Sequence[Any]) -> alt.Scale:
     if column == "task":
         return alt.Scale(domain=names, range=[task_style(name)[0] for name in names])
     if column == "method":
-        own = dict(zip(METHODS, OF_METHODS, strict=True))
-        return alt.Scale(domain=names, range=[own.get(name, GREY) for name in names])
+        chosen_colours = dict(zip(METHODS, OF_METHODS, strict=True))
+        return alt.Scale(domain=names, range=[chosen_colours.get(name, GREY) for name in names])
     if all(name in MEANINGS for name in names):
         return alt.Scale(domain=names, range=[MEANINGS[name] for name in names])
     some = SHADES if names and not isinstance(names[0], str) else COLOURS

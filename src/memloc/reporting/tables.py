@@ -78,8 +78,8 @@ def _computed(tidy: pd.DataFrame) -> dict[str, str]:
         intervals.append(phrase("no_interval", fewest=FEWEST_GROUPS))
     unclear = "n_inseparable" in known and (known["n_inseparable"] > 0).any()
     words = [phrase("permuted"), *([phrase("dagger", mark=DAGGER)] if unclear else []), *intervals]
-    found = {"coefficients": " ".join(words), "intervals": " ".join(intervals)}
-    return {**found, "averaged": _averaged(tidy) if "methods" in tidy else ""}
+    parts = {"coefficients": " ".join(words), "intervals": " ".join(intervals)}
+    return {**parts, "averaged": _averaged(tidy) if "methods" in tidy else ""}
 
 
 def _averaged(tidy: pd.DataFrame) -> str:
@@ -225,13 +225,13 @@ def events(tidy: pd.DataFrame) -> pd.DataFrame:
     The text says in how many seeds an event never happens or its classes are not separable.
     """
     counted, keys = counted_events(tidy), [*POINT, "event"]
-    found = over_seeds(counted, keys, "layer")
+    means = over_seeds(counted, keys, "layer")
     sums = counted.groupby(keys, sort=False)[["never", "unclear"]].sum()
-    texts = estimates(found["layer"], found["low"], found["high"])
+    texts = estimates(means["layer"], means["low"], means["high"])
     for name, word in (("never", "never"), ("unclear", "not separable")):
-        said = [f"; {n} {word}" if n else "" for n in sums[name]]
-        texts = list(map("".join, zip(texts, said, strict=True)))
-    return found.assign(text=texts)
+        text = [f"; {n} {word}" if n else "" for n in sums[name]]
+        texts = list(map("".join, zip(texts, text, strict=True)))
+    return means.assign(text=texts)
 
 
 def plants_told(tidy: pd.DataFrame) -> pd.DataFrame:
@@ -252,16 +252,16 @@ SUMMARIES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
 
 def in_columns(tidy: pd.DataFrame, columns: Mapping[str, str | None]) -> pd.DataFrame:
     """Return columns by their titles, numbers with intervals, and methods in their usual order."""
-    found: dict[str, Any] = {}
+    columns_found: dict[str, Any] = {}
     for title, named in columns.items():
         value, *ends = named.rsplit(maxsplit=2) if named else [title]
         if value in tidy:
             marks = _marks(tidy) if value == "rho" and "significant" in tidy else None
-            found[title] = tidy[value]
+            columns_found[title] = tidy[value]
             if ends:
                 low, high = (tidy[end] for end in ends)
-                found[title] = estimates(tidy[value], low, high, marks)
-    shown = pd.DataFrame(found)
+                columns_found[title] = estimates(tidy[value], low, high, marks)
+    shown = pd.DataFrame(columns_found)
     if "method" not in shown:
         return shown
     order = method_order(shown["method"])
@@ -291,7 +291,7 @@ def estimates(
         marks: Marks to append to the numbers; none by default.
     """
     every = zip(values, marks or [""] * len(values), low, high, strict=True)
-    return [_estimate(*each) for each in every]
+    return [_estimate(*numbers) for numbers in every]
 
 
 def _estimate(value: float, mark: str, low: float, high: float) -> str:

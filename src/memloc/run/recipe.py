@@ -213,7 +213,9 @@ class Training:
         )
 
     def _measure(self, trained: Trained) -> None:
-        """Add accuracies to the curve; keep early weights and the first ones near the ceiling."""
+        """Add a model's accuracies to its curve; store early weights and the first near the
+        ceiling.
+        """
         row, settings = trained.curve[-1], self.settings
         epoch = row["epoch"]
         if epoch % settings.measure_every == 0 or epoch == settings.epochs:

@@ -158,8 +158,8 @@ class Answer(Shown):
 
     def record(self) -> dict[str, Any]:
         """Return the answer as a JSON object."""
-        found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return found
+        as_json: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return as_json
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "Answer":
@@ -179,12 +179,12 @@ class Answer(Shown):
         """
         row = {name: np.nan if name in NUMBERS else "" for name in ROW}
         row |= {"word": self.word, "sentence": self.sentence, "why": self.why, "p": self.p}
-        if (found := self.places) is None:
+        if (places := self.places) is None:
             return row
-        row |= {n: ", ".join(map(str, getattr(found, n))) for n in ("half", "above", "below")}
-        row |= {"undone": found.undone, "agreement": found.half_agreement}
+        row |= {n: ", ".join(map(str, getattr(places, n))) for n in ("half", "above", "below")}
+        row |= {"undone": places.undone, "agreement": places.half_agreement}
         for name in INTERVALS:
-            row |= getattr(found, name).named(name)
+            row |= getattr(places, name).named(name)
         return row
 
 
@@ -204,17 +204,17 @@ def answer(evidence: Evidence, method: str = "shares") -> Answer:
     places = where(shares) if undone.p <= ALPHA else None
     if len(shares) < FEWEST:
         few = f"there are only {counted(len(shares), 'noisy example')}, and {FEWEST} are needed"
-        found = cannot_tell(few)
+        result = cannot_tell(few)
     elif places is None:
-        found = cannot_tell(f"nothing is undone for sure. {undone.sentence}")
+        result = cannot_tell(f"nothing is undone for sure. {undone.sentence}")
     elif n_undone < FEWEST_UNDONE:
         few = f"only {counted(n_undone, evidence.what)} undone, and {FEWEST_UNDONE} are needed"
-        found = cannot_tell(few)
+        result = cannot_tell(few)
     else:
-        found = _worded(places, undone, method, evidence.what)
-    sentence = found.sentence if places is None else say_where(places, evidence.what)
+        result = _worded(places, undone, method, evidence.what)
+    sentence = result.sentence if places is None else say_where(places, evidence.what)
     return replace(
-        found, sentence=sentence, undone=undone, places=places, notes=tuple(_notes(evidence))
+        result, sentence=sentence, undone=undone, places=places, notes=tuple(_notes(evidence))
     )
 
 
@@ -346,7 +346,7 @@ def say_where(places: Places, what: str = "label") -> str:
 
 
 def _number(number: int) -> str:
-    """Write numbers from two to twelve as words."""
+    """Return the word for a number from two to twelve, and digits for other numbers."""
     words = "two three four five six seven eight nine ten eleven twelve"
     return words.split()[number - 2] if 2 <= number <= 12 else str(number)
 
@@ -430,9 +430,9 @@ def corrected(ps: Sequence[float]) -> FloatArray:
     """Return p-values with Holm's correction for their number."""
     order = np.argsort(ps)
     steps = np.asarray(ps, dtype=np.float64)[order] * np.arange(len(order), 0, -1)
-    found = np.empty(len(order))
-    found[order] = np.minimum(1, np.maximum.accumulate(steps))
-    return found
+    ps_in_order = np.empty(len(order))
+    ps_in_order[order] = np.minimum(1, np.maximum.accumulate(steps))
+    return ps_in_order
 
 
 def too_few(noisy: int, examples: int, n_classes: int) -> str:

@@ -283,9 +283,10 @@ def size_agreement(
 
 
 def same_seeds(table: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Return the rows of multi-class tasks and of their binarised versions for which both exist.
+    """Return the rows of tasks that have both a multi-class and a binarised version.
 
-    Pairs have the same model, seed and `by`, the column of a method or an event.
+    Both versions must exist for the same model, seed and value of the column `by` (a method or
+    event).
     """
     whole = table["task"].str.removesuffix(BINARY).rename("whole")
     tasks = table.groupby([whole, "model", "seed", by])["task"].transform("nunique")
