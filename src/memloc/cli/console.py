@@ -200,7 +200,9 @@ def _show_table(records: Sequence[Mapping[Any, Any]]) -> None:
 
 def show_run(run: "Run", needed: float, as_json: bool) -> None:
     """Print the training curve of a run, the verdict on it, and where its files are."""
-    checkpoints, final, noise = run.checkpoints(), run.status.final, run.noisy.summary()
+    checkpoints = run.checkpoints()
+    final = run.status.final
+    noise = run.noisy.summary()
     lines = [f"No {name} weights: {why}" for name, why in run.status.without.items()]
     if final is not None and not as_json:
         lines = [*_curve(run, needed), _sentence(run, final.noisy, needed), noise, *lines]
@@ -218,7 +220,8 @@ def _curve(run: "Run", needed: float) -> Iterator[str]:
     from memloc.reporting.figures import save_figure
     from memloc.reporting.terminal import memorisation_curve
 
-    table, reference = run.training(), run.reference_accuracy
+    table = run.training()
+    reference = run.reference_accuracy
     if not (table["training"] == "noisy").any():
         return
     yield f"{memorisation_curve(table)}\n"
@@ -318,7 +321,8 @@ def show_suspects(found: "Suspects", as_json: bool) -> None:
 
 def show_repaired(found: "Repaired", as_json: bool) -> None:
     """Print a comparison of repairs, the verdict in sentences, and where the files are."""
-    sentences, files = found.sentences(), (paths.REPAIRS, paths.RELEARNING, paths.RELEARNING_FIGURE)
+    sentences = found.sentences()
+    files = (paths.REPAIRS, paths.RELEARNING, paths.RELEARNING_FIGURE)
     facts = {"folder": str(found.folder), "verdict": found.verdict, "band": found.band}
     record = {**facts, "sentences": sentences, "repairs": found.table}
     shown = found.table.dropna(axis="columns", how="all")  # no test accuracy without test examples

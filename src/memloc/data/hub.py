@@ -60,7 +60,8 @@ def quiet_hub() -> Iterator[None]:
     """Silence the hub's library while this is active: no progress bars, and only errors."""
     bars = import_module("huggingface_hub.utils.tqdm")  # a class hides it in its package
     logger = logging.getLogger("huggingface_hub")
-    level, hidden = logger.level, bars.are_progress_bars_disabled()
+    level = logger.level
+    hidden = bars.are_progress_bars_disabled()
     logger.setLevel(logging.ERROR)
     bars.disable_progress_bars()
     try:

@@ -73,14 +73,16 @@ def load_csv(  # noqa: PLR0913 - each names something that varies between people
         seed: Seed of the split.
         name: Name of the task; by default the file's.
     """
-    source, columns = source_of(path), Columns(text, label, pair, original, flag)
+    source = source_of(path)
+    columns = Columns(text, label, pair, original, flag)
     columns = replace(columns, prompt=prompt, continuation=continuation)
     if columns.marked or columns.is_texts:
         columns.require_noise(source)
     rows = read_rows(source, columns)
     name = name or source.name.split(".")[0]
     rng = generator(seed, "split", name)
-    examples, kept = rows.examples, np.arange(len(rows.examples))
+    examples = rows.examples
+    kept = np.arange(len(rows.examples))
     if held_out is None and columns.is_texts:
         nothing = examples.take(kept[:0])
         marked = columns.noise(examples.labels, rows.assigned)
@@ -88,7 +90,8 @@ def load_csv(  # noqa: PLR0913 - each names something that varies between people
     if held_out is None:
         # Rows in place of labels: one cut for the labels before and after noise.
         train, rest = split_off(replace(examples, labels=kept), rng)
-        kept, held = train.labels, examples.take(rest.labels)
+        kept = train.labels
+        held = examples.take(rest.labels)
     else:
         held = read_rows(source_of(held_out), columns, rows.names, knower="training file").examples
     validation, test = halve(held.take(np.flatnonzero(held.labels >= 0)), rng)

@@ -67,12 +67,15 @@ def load_task(
     spec = {**EMBEDDED_TASKS, **PAPER_TASKS}[whole]
     home = folder or os.environ.get(DATA_VARIABLE)
     if whole in EMBEDDED_TASKS:
-        parts, source = _read_folder(spec, EMBEDDED / whole), "embedded"
+        parts = _read_folder(spec, EMBEDDED / whole)
+        source = "embedded"
     elif home:
-        parts, source = _read_folder(spec, Path(home) / whole), f"folder: {Path(home)}"
+        parts = _read_folder(spec, Path(home) / whole)
+        source = f"folder: {Path(home)}"
     else:
         paper = PAPER_TASKS[whole]
-        parts, source = _read_hub(paper, cache_dir), f"hub: {_where(paper)}"
+        parts = _read_hub(paper, cache_dir)
+        source = f"hub: {_where(paper)}"
     train, held_out = parts if len(parts) == 2 else split_off(parts[0], rng)
     task = Task(whole, spec.category, spec.label_names, train, *halve(held_out, rng), source)
     if name != whole:

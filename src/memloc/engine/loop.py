@@ -117,7 +117,8 @@ class Objective:
 
         The settings decide the number of pieces; the sum over all pieces is the mean loss.
         """
-        device, rows = self.labels.device, np.atleast_2d(rows)
+        device = self.labels.device
+        rows = np.atleast_2d(rows)
         members = torch.arange(len(rows), device=device).unsqueeze(1)
         pieces = min(self.settings.accumulate, rows.shape[1])
         for piece in np.array_split(rows, pieces, axis=1):

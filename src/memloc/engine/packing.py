@@ -104,7 +104,8 @@ def can_pack(stack: Stack) -> bool:
     whole = Layout.of(batch["attention_mask"])
     try:
         with torch.no_grad(), undropped(stack.model):
-            plain, packed = stack.logits(batch), packed_logits(LastBlock(stack), batch, whole)
+            plain = stack.logits(batch)
+            packed = packed_logits(LastBlock(stack), batch, whole)
     except (TypeError, ValueError, RuntimeError, IndexError):
         return False  # its blocks are called in a way that packing does not know
     return bool(torch.allclose(plain, packed, rtol=1e-4, atol=1e-4 * float(plain.abs().max())))
@@ -161,7 +162,8 @@ class Layout:
         lengths = mask.sum(1)
         same = where.unsqueeze(1) == where
         before = (same.tril(-1) * lengths).sum(1)
-        texts, longest = int(where.max()) + 1, int((before + lengths).max())
+        texts = int(where.max()) + 1
+        longest = int((before + lengths).max())
         starts = longest * where + before
         example, token = mask.nonzero(as_tuple=True)
         places = starts[example] + token
@@ -215,7 +217,8 @@ class Layout:
 
     def pairs(self, value: Tensor) -> Tensor:
         """Return (examples, heads, tokens, tokens) for pairs of positions of one long text."""
-        example, token = self.example.unsqueeze(2), self.token
+        example = self.example.unsqueeze(2)
+        token = self.token
         return value[example, :, token.unsqueeze(2), token.unsqueeze(1)].permute(0, 3, 1, 2)
 
     def _pack_mask(self, mask: Tensor) -> Tensor:

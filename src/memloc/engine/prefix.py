@@ -40,7 +40,8 @@ class Prefix:
         self.encoded = encoded
         self.layer = stack.depth
         self._can_pack = can_pack(stack)
-        self._repeater, self._last = Repeater(stack), LastBlock(stack)
+        self._repeater = Repeater(stack)
+        self._last = LastBlock(stack)
         self._inputs: dict[bytes, _Inputs] = {}
         self._room = CALLS_MEMORY
         self._file = new_draft(folder / "states")
@@ -146,7 +147,8 @@ class Prefix:
         # Whether this was kept or is done anew must not change the dropout that follows.
         with torch.no_grad(), torch_seeded(0, "prepare"):
             prepared = self.stack.prepare(batch)
-        places, is_token = _places(self.encoded, rows), mask.bool().cpu()
+        places = _places(self.encoded, rows)
+        is_token = mask.bool().cpu()
         readout, order = (
             prepared.positions.unsqueeze(1),
             torch.arange(len(rows), device=mask.device),
@@ -155,7 +157,8 @@ class Prefix:
         layout = fastest_layout(self.stack, mask, worth=0) if self._can_pack else None
         if layout is not None:
             prepared = layout.packed(prepared)
-            places, is_token = places[layout.example.cpu(), layout.token.cpu()], layout.is_token
+            places = places[layout.example.cpu(), layout.token.cpu()]
+            is_token = layout.is_token
             readout, order = by_long_text(prepared.positions, *places.shape)
         here = self.states.device
         given = places.to(here), is_token.to(here), prepared.calls, readout, order
@@ -163,7 +166,8 @@ class Prefix:
         return inputs, prepared.state
 
     def _allocate(self) -> Tensor:
-        tokens, width = len(self.encoded.tokens), self.stack.width
+        tokens = len(self.encoded.tokens)
+        width = self.stack.width
         size = 4 * tokens * width
         if size <= MEMORY:
             return torch.empty(tokens, width, device=self.stack.device)

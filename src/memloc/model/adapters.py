@@ -57,7 +57,8 @@ def load_adapter(folder: Path, options: LoadOptions, *, texts: bool = False) -> 
             depth = options.depth
         elif (folder / "config.json").is_file():
             config = read_config(folder, options)
-            labels, depth = label_names_of(config), int(setting(config, "num_hidden_layers"))
+            labels = label_names_of(config)
+            depth = int(setting(config, "num_hidden_layers"))
         else:
             labels = _labels(folder, place_of(base), options)
         loaded = load_model(base, labels, options=replace(options, depth=depth))

@@ -107,7 +107,8 @@ class LastBlock:
         return output if stack.readout == "all" else _taken(output, here, 1)
 
     def _at(self, stack: Stack, state: Tensor, call: BlockCall, here: Tokens) -> Tensor:
-        usual, last = AttentionInterface()[SDPA], stack.depth - 1
+        usual = AttentionInterface()[SDPA]
+        last = stack.depth - 1
         with _idling([stack.blocks[last].get_submodule(name) for name in self.idle]):
             _, key, value, mask = _given_to_attention(stack, state, call)
 
@@ -137,7 +138,8 @@ class LastBlock:
 
     def _idle(self) -> tuple[str, ...]:
         """Return the projections that keys and values have no gradients with respect to."""
-        stack, matrices = self.stack, dict[str, Tensor]()
+        stack = self.stack
+        matrices = dict[str, Tensor]()
         with ExitStack() as while_noted, undropped(stack.model), torch.inference_mode(False):
             while_noted.enter_context(torch.enable_grad())
             one = stack.prepare(stack.sample(1))
@@ -150,12 +152,15 @@ class LastBlock:
                 _, key, value, _ = _given_to_attention(stack, state, one.calls[-1])
             except CALLED_OTHERWISE:
                 return ()
-            outputs, total = [*matrices.values()], key.sum() + value.sum()
+            outputs = [*matrices.values()]
+            total = key.sum() + value.sum()
             ways = torch.autograd.grad(total, outputs, allow_unused=True) if outputs else ()
         return tuple(name for name, way in zip(matrices, ways, strict=True) if way is None)
 
     def _is_right(self, prepared: Prepared, here: Tokens) -> bool:
-        stack, before, call = self.stack, prepared.state, prepared.calls[-1]
+        stack = self.stack
+        before = prepared.state
+        call = prepared.calls[-1]
         for layer, other in enumerate(prepared.calls[:-1]):
             before = stack.run(layer, before, other)
         whole = _taken(stack.run(stack.depth - 1, before, call), here, 1)

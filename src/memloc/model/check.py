@@ -87,7 +87,8 @@ def require_agreement(loaded: Classifier) -> None:
 
 def examine(loaded: Classifier) -> CheckReport:
     """Compare memloc's view of a loaded model with the model itself, without refusing it."""
-    model, stack = loaded.model.eval(), loaded.stack
+    model = loaded.model.eval()
+    stack = loaded.stack
     parity, invariance = _differences(loaded, THOROUGH)
     return CheckReport(
         model=loaded.name,

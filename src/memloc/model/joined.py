@@ -47,12 +47,14 @@ class JoinedLayer(nn.Module):
 
 def _forward(body: Any, input_ids: Tensor, attention_mask: Tensor | None, **named: Any) -> Any:
     """Run the model's own forward pass with joined layers in place of its loop."""
-    depth, body.n_layers = body.n_layers, 0
+    depth = body.n_layers
+    body.n_layers = 0
     try:
         output = type(body).forward(body, input_ids, attention_mask=attention_mask, **named)
     finally:
         body.n_layers = depth
-    state, lengths = output[0], (input_ids != body.pad_index).sum(1)
+    state = output[0]
+    lengths = (input_ids != body.pad_index).sum(1)
     masks = sys.modules[type(body).__module__].get_masks
     mask, attended = masks(input_ids.shape[1], lengths, body.causal, padding_mask=attention_mask)
     for layer in body.joined:

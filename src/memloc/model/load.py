@@ -291,8 +291,11 @@ def quiet_loading() -> Iterator[None]:
     """Silence reports and progress bars of transformers while active; a new head is expected
     here.
     """
-    library, hub = transformers.logging, logging.getLogger("huggingface_hub")
-    level, hub_level, bars = library.get_verbosity(), hub.level, library.is_progress_bar_enabled()
+    library = transformers.logging
+    hub = logging.getLogger("huggingface_hub")
+    level = library.get_verbosity()
+    hub_level = hub.level
+    bars = library.is_progress_bar_enabled()
     library.set_verbosity_error()
     hub.setLevel(logging.ERROR)
     library.disable_progress_bar()

@@ -112,7 +112,8 @@ def continued(stack: Stack, encoded: Encoded) -> Continued:
     assert encoded.starts is not None, "continuations are of tasks of texts"
     sizes = encoded.lengths - encoded.starts
     is_token = np.arange(sizes.max(initial=0)) < sizes[:, None]
-    tokens, is_said = np.zeros(is_token.shape, np.int64), np.zeros_like(is_token)
+    tokens = np.zeros(is_token.shape, np.int64)
+    is_said = np.zeros_like(is_token)
     log_probability = np.zeros(is_token.shape, np.float32)
     with evaluating(stack.model):
         for rows, prepared, state in _last_states(stack, encoded):
@@ -153,7 +154,8 @@ def log_probabilities(stack: Stack, encoded: Encoded, rows: IntArray) -> Tensor:
     """Return the mean log-probability of the tokens of each continuation, with gradients."""
     assert encoded.starts is not None, "continuations are of tasks of texts"
     batch = to_batch(encoded, rows, stack.device)
-    ids, places = batch["input_ids"], torch.arange(batch["input_ids"].shape[1] - 1)
+    ids = batch["input_ids"]
+    places = torch.arange(batch["input_ids"].shape[1] - 1)
     starts = torch.from_numpy(encoded.starts[rows] - 1)
     is_read = (places >= starts[:, None]).to(ids.device) & (batch["attention_mask"][:, 1:] > 0)
     of_tokens = stack.logits(batch)[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0]

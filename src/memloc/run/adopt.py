@@ -251,7 +251,8 @@ def _noted(run: Run, new: RunStatus, data: Source) -> Run:
     _keep_curves(run, data)
     if few := few_in(run.task):
         tell(few)
-    known, adopted = run.status, {**run.status.adopted, **new.adopted}
+    known = run.status
+    adopted = {**run.status.adopted, **new.adopted}
     reference = new.reference if known.reference is None else known.reference
     return run.note(adopted=adopted, final=known.final or new.final, reference=reference)
 
@@ -261,10 +262,12 @@ def _read(given: Data, columns: Columns, held_out: Data | None, names: Sequence[
     data = source_of(given)
     columns.require_noise(data)
     rows = read_rows(data, columns, names)
-    noisy, unseen = columns.noise(rows.examples.labels, rows.assigned), NO_EXAMPLES
+    noisy = columns.noise(rows.examples.labels, rows.assigned)
+    unseen = NO_EXAMPLES
     if held_out is not None:
         unseen = read_rows(source_of(held_out), columns.right, names).examples
-    parts, name = (rows.examples, unseen, unseen), data.name.split(".")[0]
+    parts = (rows.examples, unseen, unseen)
+    name = data.name.split(".")[0]
     return Task(name, OWN, rows.names, *parts, f"file: {data}", noisy)
 
 

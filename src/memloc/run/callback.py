@@ -112,7 +112,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
         epoch = len(self.rows) + 1
         self.predicted[f"epoch {epoch}"] = predicted
         what = {"training": "noisy", "epoch": epoch, "loss": float(losses[-1])}
-        began, self.began = self.began, time.perf_counter()
+        began = self.began
+        self.began = time.perf_counter()
         times = {"validation_accuracy": np.nan, "seconds": self.began - began}
         self.rows.append({**what, **measured, **times})
         if self.keeps_early and keeps_epoch(self.rows, state.num_train_epochs):
@@ -147,7 +148,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc] # transformers has no 
 
     def _classifier(self, given: dict[str, Any]) -> Classifier:
         """Return the model as it is now, with its tokenizer; an adapter stays in it."""
-        model, tokenizer = given["model"], given.get("processing_class")
+        model = given["model"]
+        tokenizer = given.get("processing_class")
         if tokenizer is None:
             raise SettingsError(
                 "RunCallback reads texts with the model's tokenizer: give it to the Trainer "

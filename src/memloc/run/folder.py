@@ -396,7 +396,8 @@ class Run(Plotted):
         """
         from memloc.model.predict import vectors_of
 
-        kept, key = self._vectors, (checkpoint, last_layer)
+        kept = self._vectors
+        key = (checkpoint, last_layer)
         if key not in kept:
             model = self.load(checkpoint)
             kept[key] = vectors_of(model.stack, self.encode(model), last_layer=last_layer)

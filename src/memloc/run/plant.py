@@ -105,7 +105,8 @@ def make_plant(
         auxiliary: The auxiliary task, if it is in memory; otherwise it is read.
         device: `auto`, `cpu`, `cuda` or `mps`.
     """
-    plant, folder = spec.plant, Path(folder)
+    plant = spec.plant
+    folder = Path(folder)
     assert plant is not None
     task = spec.load_task() if task is None else task
     auxiliary = spec.load_auxiliary(task) if auxiliary is None else auxiliary
@@ -141,7 +142,9 @@ def make_null(
         checkpoints: Checkpoints to make.
         auxiliary: The auxiliary task, if it is in memory; otherwise it is read.
     """
-    spec, task, noisy = planted.spec.null(planted.settings), planted.task, planted.noisy
+    spec = planted.spec.null(planted.settings)
+    task = planted.task
+    noisy = planted.noisy
     if not task.is_texts:
         task = replace(task, noise=replace(noisy, assigned=noisy.original, origin=""))
     given: dict[str, Any] = {"task": task, "auxiliary": auxiliary, "device": planted.device}

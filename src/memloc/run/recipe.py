@@ -133,7 +133,8 @@ class Training:
 
     def _learner(self, name: str, *, is_kept: bool = False, is_optional: bool = False) -> Learner:
         noisy, plant = self.task.labels, self.run.plant
-        labels, is_null = noisy.assigned, plant is not None and plant.null
+        labels = noisy.assigned
+        is_null = plant is not None and plant.null
         # Without the examples whose original label nobody knows.
         if name == "original" or is_null:
             labels = np.where(noisy.original >= 0, noisy.original, LEFT_OUT)
@@ -173,7 +174,8 @@ class Training:
         rows = np.repeat(np.arange(len(is_noisy)), times)
         if plant is None:
             return (Part(rows if self.settings.repeat > 1 else None),)
-        group, groups = self.run.planted_groups, read_plant(plant.planted)
+        group = self.run.planted_groups
+        groups = read_plant(plant.planted)
         has_end = any(one.last_epoch for one in groups)
         # Clean examples are not to be forgotten, so every stage that ends has all of them.
         return tuple(
@@ -216,7 +218,8 @@ class Training:
         """Add a model's accuracies to its curve; store early weights and the first near the
         ceiling.
         """
-        row, settings = trained.curve[-1], self.settings
+        row = trained.curve[-1]
+        settings = self.settings
         epoch = row["epoch"]
         if epoch % settings.measure_every == 0 or epoch == settings.epochs:
             unseen = self.task.validation.labels

@@ -164,7 +164,8 @@ class PlantSpec(Settings):
         """Return the facts that decide the weights; the auxiliary task is identified by its
         contents.
         """
-        facts, other = self.model_dump(exclude={"auxiliary"}), self.auxiliary or TaskSpec(name="")
+        facts = self.model_dump(exclude={"auxiliary"})
+        other = self.auxiliary or TaskSpec(name="")
         return {**facts, "auxiliary": other.deciding(), "sample": other.examples}
 
 

@@ -131,7 +131,8 @@ def make_run(  # noqa: PLR0913 - what a spec alone does not say
 
 def _left(run: Run, checkpoints: Sequence[str]) -> dict[str, int]:
     """Return the epochs left in each requested training that is not finished."""
-    wanted, epochs = {WEIGHTS[name] for name in checkpoints}, run.settings.finetune.epochs
+    wanted = {WEIGHTS[name] for name in checkpoints}
+    epochs = run.settings.finetune.epochs
     done = epochs_done(partial(paths.training_state, run.folder), [*TRAININGS][:2])
     done |= epochs_done(partial(paths.training_state, run.folder), [*TRAININGS][2:])
     return {

@@ -80,7 +80,8 @@ def locked(folder: Path, lock: Lock) -> Iterator[Callable[..., None]]:
     if path in _held:
         yield partial(_beat, path)
         return
-    file, ended = _taken(Path(folder), lock), threading.Event()
+    file = _taken(Path(folder), lock)
+    ended = threading.Event()
     heart = threading.Thread(target=_keep_beating, args=(path, ended), daemon=True)
     try:
         _beat(path, {}, now=True)
@@ -191,7 +192,9 @@ def who_runs(folder: Path, lock: Lock) -> dict[str, Any] | None:
     path = _record(Path(folder).resolve() / lock.place)
     try:
         about = read_json(path)
-        host, pid, _ = str(about["host"]), int(about["pid"]), float(about["beat"])
+        host = str(about["host"])
+        pid = int(about["pid"])
+        _ = float(about["beat"])
     except (StoreError, KeyError, TypeError, ValueError, OverflowError):  # damaged
         return None
     if host == socket.gethostname():
