@@ -229,7 +229,7 @@ def lines(every: float = EVERY) -> Iterator[None]:
             done += steps
             now = time.monotonic()
             if now - said >= every:
-                # By what was done since the last line: what was there already took no time.
+                # Speed since the last line: steps that were done before took no time.
                 left = (total - done) * (now - said) / max(1, done - done_then)
                 line(label, f"{100 * done / max(1, total):.0f} %, about {duration(left)} left")
                 said, done_then = now, done

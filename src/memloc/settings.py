@@ -148,7 +148,7 @@ def parse_yaml(text: str, name: str) -> tuple[Any, Any]:
     try:
         _refuse_tangles(text)
         return yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
-    # Those that are not YAML's own: no such date, too many digits, a tag that does not fit.
+    # Errors from outside the YAML parser: no such date, too many digits, a tag that does not fit.
     except (yaml.YAMLError, ValueError, AttributeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""

@@ -129,7 +129,7 @@ def _ended_from_outside() -> Iterator[None]:
     def end(number: int, _frame: object) -> None:
         raise Terminated(number)
 
-    # What is ignored, as SIGHUP is after `nohup`, stays ignored.
+    # Signals that are ignored, as SIGHUP is after `nohup`, stay ignored.
     heard = [n for n in ENDING if signal.getsignal(n) is not signal.SIG_IGN]
     before = {number: signal.signal(number, end) for number in heard}
     try:
@@ -194,7 +194,7 @@ def _show_table(records: Sequence[Mapping[Any, Any]]) -> None:
         table.add_column(plain(str(column).replace("_", " ")), overflow="fold", no_wrap=place == 0)
     for row in records:
         table.add_row(*(plain(_text(value).replace("\n", "\\n")) for value in row.values()))
-    # What is piped into a file or another program is not folded to a screen's width.
+    # Output piped into a file or another program is not folded to a screen's width.
     Console(width=None if sys.stdout.isatty() else 240).print(table)
 
 

@@ -237,7 +237,7 @@ def check_model(name: str, depth: int | None = None) -> None:
 
     if name not in {row.name for row in KNOWN}:
         config_of(name)
-    with suppress(ModelError):  # what is wrong with its configuration is seen in loading it
+    with suppress(ModelError):  # a faulty configuration is reported on loading
         shape_of(name, depth)
 
 

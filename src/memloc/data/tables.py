@@ -80,7 +80,7 @@ def source_of(data: Any) -> Source:
         return data
     if isinstance(data, str) and data:
         return Path(data)
-    # Whoever has one of these has imported the library.
+    # A caller who has one of these has imported its library.
     loaded = [(sys.modules.get(m), kind) for m, kind in _TABLES.items()]
     if any(isinstance(data, getattr(module, kind)) for module, kind in loaded if module):
         return InMemory(data)

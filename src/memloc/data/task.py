@@ -126,7 +126,7 @@ def hash_task(task: Task) -> str:
     for examples in task.splits.values():
         digest.update(hash_examples(examples).encode())
     digest.update(task.labels.assigned.astype("<i8").tobytes())
-    # Where labels before noise are not known, the marks of noisy examples say more than labels do.
+    # If labels before noise are unknown, the marks of noisy examples say more than the labels.
     digest.update(task.labels.is_noisy.tobytes())
     return digest.hexdigest()[:16]
 

@@ -47,7 +47,7 @@ def gathered(groups: Sequence[Mapping[str, nn.Parameter]]) -> Iterator[list[Para
                     tensors[name] = parameter
             tensors_by_group.append(tensors)
         with warnings.catch_warnings():
-            # Of several members, gradients are as far apart as weights, and added in place.
+            # For several members, gradients have the strides of the weights and are added in place.
             warnings.filterwarnings("ignore", message="grad and param do not obey the gradient")
             yield tensors_by_group
     finally:
@@ -71,7 +71,7 @@ def clip_gradients(tensors: Parameters, members: int, most: float) -> None:
     if members == 1:
         torch.nn.utils.clip_grad_norm_(tensors.values(), most)
         return
-    # Of several members, every tensor is rows of the first ones.
+    # For several members, every tensor has one row for each of the first members.
     rows = [tensor for tensor in tensors.values() if isinstance(tensor, Gathered)]
     squares = torch.zeros(members, device=rows[0].device)
     for tensor in rows:

@@ -170,7 +170,7 @@ class Layout:
         kept = torch.zeros(3, texts * longest, dtype=torch.long, device=mask.device)
         kept[:, places] = torch.stack([example, token, torch.ones_like(token)])
         examples, tokens, used = kept.view(3, texts, longest)
-        # What fills up is some token of the same long text.
+        # Positions are filled up with a token of the same long text.
         examples = torch.where(used.bool(), examples, examples[:, :1])
         shape = (mask.shape[0], mask.shape[1])
         return cls(shape, examples, tokens, used.bool(), starts)
@@ -248,7 +248,7 @@ def logits_end_to_end(stack: Stack, texts: Encoded, batch: Sequence[IntArray]) -
     with torch.no_grad():
         prepared = stack.prepare(to_batch(texts, rows, stack.device))
         mask = prepared.batch["attention_mask"]
-        # Where nothing is padded, blocks may be given no mask that could keep texts apart.
+        # Without padding, blocks may get no mask that could keep texts apart.
         is_packed = len(batch) < len(rows) and not bool(mask.all())
         if is_packed:
             where = np.repeat(np.arange(len(batch)), [len(some) for some in batch])

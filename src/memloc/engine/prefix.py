@@ -153,7 +153,7 @@ class Prefix:
             prepared.positions.unsqueeze(1),
             torch.arange(len(rows), device=mask.device),
         )
-        # How blocks are called is kept, so packing costs next to nothing.
+        # The arguments of blocks are kept, so packing costs almost nothing.
         layout = fastest_layout(self.stack, mask, worth=0) if self._can_pack else None
         if layout is not None:
             prepared = layout.packed(prepared)

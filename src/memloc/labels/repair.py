@@ -176,7 +176,7 @@ class Workshop:
                 for way, model in ready.items():
                     row, curve = shown.measure(way, model, self._changed(way), seconds)
                     measured[way] = {"row": row, "curve": curve.to_dict("list")}
-                # What was made at the same time is kept in one file.
+                # Models made at the same time are stored in one file.
                 RECORD.write(self._path(next(iter(ready))), measured, self.key)
                 kept |= measured
         curves = [pd.DataFrame(kept[way]["curve"]) for way in self.names]
@@ -384,7 +384,7 @@ class Workshop:
             "test_accuracy": unseen,
             **self._perplexity(model, encoded),
             "seconds": seconds,
-            # That an example goes through to make the model, beyond the run's own trainings.
+            # Blocks that an example passes to make the model, beyond the run's own trainings.
             "block_passes": float(passes) if way in {RETRAINED, AGAIN} else 0.0,
         }
 
@@ -407,7 +407,7 @@ class Workshop:
         steps = np.arange(longest) * self._interval
         frames = []
         for order, curve in zip(orders, shares, strict=True):
-            # A model that knows the labels learns no further; its share stays what it was.
+            # A model that knows the labels stops learning; its share stays constant.
             predicted = curve + curve[-1:] * (longest - len(curve))
             frames.append(pd.DataFrame({"update": steps, "predicted": predicted, "order": order}))
         return pd.concat(frames, ignore_index=True).assign(way=way)

@@ -304,7 +304,7 @@ def _at_most(limits: NDArray[np.int32], ascending: NDArray[np.int32]) -> IntArra
     """
     columns = np.arange(len(limits))
     first, last = np.zeros(len(limits), np.int64), np.full(len(limits), len(ascending))
-    while (first < last).any():  # halves what is left: twenty rounds for a million values
+    while (first < last).any():  # halves the range: twenty rounds for a million values
         middle = (first + last) // 2
         inside = np.minimum(middle, len(ascending) - 1)
         below = (ascending[inside, columns] <= limits) & (middle < len(ascending))

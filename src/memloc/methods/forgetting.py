@@ -109,7 +109,7 @@ def _batches(stack: Stack, lengths: IntArray, packs: bool, rows: IntArray) -> li
     alone = without_harm(stack, cheapest_batches(sizes, per_batch, at_most), sizes)
     ways = [[[rows[[i]] for i in some] for some in alone]]
     if packs and len(rows) and sizes.min() > 0:
-        # So many tokens may go end to end: powers of two below the longest text, and its own.
+        # Candidate lengths of joined texts: powers of two below the longest text, and its own.
         longest = int(sizes.max())
         powers = [2**power for power in range(4, longest.bit_length()) if 2**power < longest]
         for most in (*powers, longest):

@@ -263,7 +263,7 @@ def train_halves(
             "trained": np.stack([np.isin(every, pool.rows(model)) for model in numbers]),
             "logits": np.stack([trained.logits for trained in ready]),
         }
-        # What was trained in one pass is kept in one file: nothing depends on interruptions.
+        # Models trained in one pass are stored in one file, so nothing depends on interruptions.
         ARRAYS.write(paths.kept_models(pool.folder, numbers[0]), arrays, pool.key)
         halves |= _halves(arrays)
     return halves

@@ -152,7 +152,7 @@ def retrain_windows(
     named = {window_name(window): window for window in windows}
     learners = [setup.learner(window) for window in windows]
     watch = Watch(advance)
-    # A language model is asked for what it says, not for logits over its vocabulary.
+    # A language model returns its predictions instead of logits over its vocabulary.
     ask = setup.looked_at if setup.texts.starts is None else None
     errors: dict[range, WindowErrors] = {}
     for ready in fit(
@@ -165,7 +165,7 @@ def retrain_windows(
             "noisy_wrong": np.stack([lost[: len(setup.noisy)] for lost in wrong]),
             "clean_wrong": np.stack([lost[len(setup.noisy) :] for lost in wrong]),
         }
-        # What was trained in one pass is kept in one file: nothing depends on interruptions.
+        # Windows trained in one pass are stored in one file, so nothing depends on interruptions.
         ARRAYS.write(paths.kept_windows(setup.folder, ready[0].name), arrays, setup.key)
         errors |= _outcomes(arrays)
     return errors

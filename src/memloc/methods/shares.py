@@ -85,7 +85,7 @@ class Shares(Game):
         """
         played = self.play(run)
         lost = played.noisy[0].mean(0)
-        # Where nothing is memorised, there may be nothing.
+        # If nothing is memorised, there may be nothing to divide.
         if not run.is_null and not lost[-1] > lost[0]:
             raise ScoreError(
                 "There is nothing to share out: exchanging all layers undoes nothing that was "
@@ -265,7 +265,7 @@ def _scores(played: Played) -> Result:
     band = bootstrap(weighed, rng=rng)
     mcog = bootstrap(weighed, rng=rng, statistic=_centre)
     in_layers = np.sqrt(errors**2 @ design.in_layers**2)  # as if a layer's units were independent
-    not_known = np.full_like(by_example, np.nan)  # what a layer's units do alone is in `units`
+    not_known = np.full_like(by_example, np.nan)  # effects of single units are in `units`
     of_layers = (not_known, not_known) if names else design.alone(noisy)
     tables = {
         "shares": _shares_table(counted, by_example, in_layers, of_layers, rng),

@@ -57,7 +57,7 @@ class Repeater:
             return tuple(self._compare(a, b) for a, b in zip(small, large, strict=True))
         if not isinstance(small, Tensor) or small.shape == large.shape:
             return False
-        # Of 2 and 3 examples: what has several rows an example (one a head, say) counts as well.
+        # For 2 and 3 examples; tensors with several rows per example (one per head) count, too.
         if small.shape[1:] == large.shape[1:] and 3 * len(small) == 2 * len(large):
             return True
         raise ModelError(

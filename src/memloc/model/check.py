@@ -135,7 +135,7 @@ def _differences(loaded: Classifier, lengths: Sequence[int]) -> tuple[float, flo
             plain = [forward(stack.model, {"input_ids": text})[0] for text in texts]
         by_block = [stack.undropped_logits(_padded([text], 0))[0] for text in texts]
         padded = stack.logits(_padded(texts, stack.model.config.pad_token_id))
-    # A language model has logits for each token: those of padding do not count.
+    # A language model has logits for each token; those at padding are left out.
     alone = [row[: len(logits)] for row, logits in zip(padded, plain, strict=True)]
     scale = torch.cat([logits.flatten() for logits in plain]).abs().max().clamp_min(1e-6)
     parity, invariance = (

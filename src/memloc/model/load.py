@@ -70,7 +70,7 @@ class Classifier:
         """Return a copy of the classifier that has its own weights, except outside of `layers`."""
         stack = self.stack.copied(layers)
         copied = replace(self, model=stack.model)
-        copied.__dict__["stack"] = stack  # what was found out about the model stays true
+        copied.__dict__["stack"] = stack  # observations of the model stay valid
         return copied
 
     @property
@@ -281,7 +281,7 @@ def _new_weights(
 
 def _refuse_no_numbers(name: str, model: Any) -> None:
     for weight, values in model.named_parameters():
-        # Of whole tensors, the smallest and the largest number say it without a copy.
+        # The smallest and the largest number of a tensor show it without a copy.
         if values.numel() and not torch.stack(torch.aminmax(values)).isfinite().all():
             raise ModelError(f"{name} cannot be used: {weight} holds NaN or infinite numbers.")
 

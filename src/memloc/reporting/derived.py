@@ -185,7 +185,7 @@ def strip_table(results: "Results") -> pd.DataFrame:
     plants = plants[~plants["null"].astype(bool)]
     planted = plants.assign(inside=is_planted(plants), task="", model="")
     both = pd.concat([runs, planted], ignore_index=True)
-    if not exactness(method):  # weights of others are not what a layer holds
+    if not exactness(method):  # other methods' weights are not shares
         return both.head(0)
     both = both[both["method"] == method]
     keys = [*POINT, "planted", "inside", "first", "layer"]

@@ -116,7 +116,7 @@ class Figure(style.Exhibit):
         return draw(self.shape, self.rows(table), self.look)
 
     def rows(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Return the rows drawn from a table."""
+        """Return the rows that the figure draws from a table of results."""
         known: Mapping[str, Callable[[pd.DataFrame], pd.DataFrame]] = {**ROWS, **brought("rows")}
         if self.name in known:
             return known[self.name](table)
@@ -183,7 +183,7 @@ class Drawn:
         rows = _chosen(self.rows, choice)
         plain = rows.astype(object).where(rows.notna(), None).to_dict("records")
         spec = self.spec
-        if "quantity" in rows and len(rows):  # what numbers are may depend on the choice
+        if "quantity" in rows and len(rows):  # the unit may depend on the choice
             text = json.dumps(spec).replace(QUANTITY, str(rows["quantity"].iloc[0]))
             spec = json.loads(text)
         return {**spec, "datasets": {DATA: plain}}

@@ -163,7 +163,7 @@ def _can_run(method: str, run: Run) -> bool:
     asked, without = find_method(method)(), set(run.status.without)
     if run.record.made_by == "adopt":
         without |= {name for name in asked.needs if not run.has(name)}
-    if run.record.task.category == OWN:  # other tasks have what methods ask of data
+    if run.record.task.category == OWN:  # other tasks meet all requirements on data
         try:
             asked.check(run)
         except (DataError, StoreError):

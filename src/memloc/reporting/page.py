@@ -164,7 +164,7 @@ def _absent(
         titles = by_command.setdefault(command(exhibit.part, results), [])
         if exhibit.title not in titles:
             titles.append(exhibit.title)
-    return dict(sorted(by_command.items(), reverse=True))  # last what no command makes
+    return dict(sorted(by_command.items(), reverse=True))  # parts that no command makes come last
 
 
 def _figure_record(figure: Figure, drawn: Drawn) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def _cells(part: pd.DataFrame) -> pd.DataFrame:
     named = {"error": wilsons.estimate, "low": wilsons.low, "high": wilsons.high}
     values = {name: value / divisor for name, value in named.items()}
     clean = window_matrix(part["clean_error"].to_numpy(np.float64), depth, known).ravel()
-    # The difference is of plain errors: what clean examples lose is not a share of anything.
+    # The difference is between plain errors: errors on clean examples are not normalised.
     others = {"clean_error": clean, "difference": matrix.ravel() - clean}
     cells = pd.DataFrame({"width": width, "layer": layer, **values, **others})
     return cells.dropna(subset=list(values))

@@ -42,7 +42,7 @@ class TableExhibit(Exhibit):
         return _pivoted(shown, list(self.wide)) if self.wide else shown
 
     def said_of(self, tidy: pd.DataFrame) -> str:
-        """Return the note, followed by the remarks of the results."""
+        """Return the table's note, followed by the remarks of the results in it."""
         note = self.note.format(**_computed(tidy)) if "{" in self.note else self.note
         return f"{note} {remarks_on(tidy)}".strip()
 

@@ -98,7 +98,7 @@ def download(repository: str, draft: Path, revision: str | None) -> None:
     for path in listed_files.values():
         if path.suffix == ".parquet":
             read_columns(path)
-    for name in (".cache", paths.LISTED):  # the hub's own notes, and what was just compared
+    for name in (".cache", paths.LISTED):  # the hub's own notes, and the list just compared
         remove(draft / name)
 
 

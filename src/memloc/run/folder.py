@@ -438,7 +438,7 @@ class Run(Plotted):
         record, settings, adopted = self.record, self.settings, self.status.adopted
         facts: dict[str, Any] = {"data": record.task.hash, "text": settings.text.model_dump()}
         if record.made_by == "adopt":
-            # What memloc trained for it came from the pre-trained weights.
+            # Weights that memloc trained for the run came from the pre-trained weights.
             names = {name if name in adopted else "pretrained" for name in checkpoints}
             given = [(name, c) for name, c in adopted.items() if name in names]
             facts["adopted"] = {name: [c.hash, c.files] for name, c in sorted(given)}

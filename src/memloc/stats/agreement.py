@@ -179,7 +179,7 @@ def grouped_p(
     sides = [(present, present), (ones, present), (present, others)]
     sides += [(ones**2, present), (present, others**2), (ones, others)]
     orders = _orders(len(present))
-    # What a pairing of two groups adds to each sum; an order of the groups adds up its pairings.
+    # Contribution of each pair of groups to the sums; an order of the groups adds up its pairs.
     sums = [(a @ b.T)[np.arange(len(present)), orders].sum(1) for a, b in sides]
     sizes = np.abs(_pearson_of_sums(*sums))
     # The first order is the one found; those without a coefficient count against it.

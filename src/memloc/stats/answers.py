@@ -226,7 +226,7 @@ def cannot_tell(why: str) -> Answer:
 
 
 def _worded(places: Places, undone: Undone, method: str, what: str) -> Answer:
-    """Choose the word for these places, and name the tests it is based on."""
+    """Return the answer with its word for these places and the tests that the word is based on."""
     number, margin = places.effective, places.depth / 2
     text = (
         f"Effectively {number.estimate:.1f} of {places.depth} layers hold the {what}s (90 % "

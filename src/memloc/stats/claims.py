@@ -360,7 +360,9 @@ def _wide(values: pd.DataFrame, column: str, *, by: str, point: list[str]) -> pd
 
 
 def _scaled(layers: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Average over seeds and scale to 0..1 within each method of a model; drop constant weights."""
+    """Average layer weights over seeds and scale them to 0..1 within each method; drop constant
+    ones.
+    """
     point = [*POINT, "method", "layer"]
     mean: pd.DataFrame = layers.groupby(point)[[column]].mean().reset_index()
     groups = mean.groupby(["model", "method"])[column]

@@ -101,7 +101,7 @@ def permutation_p(one: FloatArray, other: FloatArray, rng: Generator) -> float:
         return 1.0
     every = np.concatenate([one, other])
     dealt = rng.permuted(np.tile(every, (PERMUTATIONS, 1)), axis=1)[:, : len(one)].mean(1)
-    # Means of the two parts differ by what the mean of the one differs from that of all.
+    # The difference of the two means follows from the mean of one part and of all values.
     distances = np.abs(dealt - every.mean())
     reached = (distances >= abs(one.mean() - every.mean()) - 1e-12).sum()
     return float((1 + reached) / (1 + PERMUTATIONS))

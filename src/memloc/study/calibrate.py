@@ -213,7 +213,7 @@ def speed(shape: Shape, tokens: float, training: FineTuneSettings, device: str) 
     texts, many = (_texts(n, length) for n in (settings.batch_size, PROBED if is_narrow else FEW))
     with on_threads(1), hidden():
         stack = _stand_in(shape.width, depth, pick_device(device))
-        # Where another device computes, the processor's time says little.
+        # If another device computes, the processor's time says little.
         clock = time.process_time if stack.device.type == "cpu" else time.perf_counter
         return {
             "update": scale * _update_seconds(clock, stack, texts, settings),

@@ -269,7 +269,7 @@ def training_seconds(
     finetune, validation = settings.finetune, 0.25 * sizes.examples
     looking = (sizes.examples + validation) * sizes.predict / finetune.measure_every
     once = (sizes.examples + auxiliary) * sizes.update + looking
-    # Of the frozen model only the head learns, on vectors that are kept if nothing varies.
+    # In the frozen model only the head is trained, on vectors that are kept if nothing varies.
     kept = not finetune.frozen_dropout and finetune.clip_over == "trained"
     share = {"frozen": 0.1 if kept else 1.0}
     return float(once * sum(n * share.get(t, 1.0) for t, n in epochs.items()))

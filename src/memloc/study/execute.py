@@ -74,7 +74,7 @@ def page_of(study: "Execution") -> "Report | None":
         return read_report(file.folder)
     records = filter(Path.is_file, map(study.store.record_path, study.states))
     changed = max(path.stat().st_mtime for path in (file.path, *records))
-    # What it says is written last.
+    # The JSON record is written last.
     parts = (page, page.with_suffix(".json"))
     is_new = all(path.is_file() and path.stat().st_mtime >= changed for path in parts)
     if is_new:
@@ -213,7 +213,7 @@ class Execution:
             try:
                 if self.waiting:
                     self.executor.start()
-                self.began = time.time()  # an estimate does not count what is loaded for all steps
+                self.began = time.time()  # estimates leave out loading that all steps share
                 while True:
                     for step in self._ready():
                         self.submitted[step.name] = step

@@ -209,7 +209,7 @@ def noise_sentence(spec: RunSpec) -> str:
     it.
     """
     if is_here(spec.task):
-        with suppress(MemlocError):  # the step that trains on it will say what is wrong
+        with suppress(MemlocError):  # the step that trains on it reports the error
             return f"{spec.task.name}: {spec.load_task().labels.summary()}"
     share = spec.settings.noise.rate
     return f"{spec.task.name}: memloc will flip a share of {share:g} of each class's labels."
@@ -218,7 +218,7 @@ def noise_sentence(spec: RunSpec) -> str:
 def few_sentence(spec: RunSpec) -> str:
     """Return a warning if a run's task has too few noisy examples for any verdict."""
     if is_here(spec.task):
-        with suppress(MemlocError):  # the step that trains on it will say what is wrong
+        with suppress(MemlocError):  # the step that trains on it reports the error
             return few_in(spec.load_task())
     examples, n_classes = training_examples(spec.task), known_tasks()[spec.task.name].n_classes
     warning = too_few(int(spec.settings.noise.rate * examples), examples, n_classes)

@@ -300,7 +300,7 @@ class _Planner:
 
     def _train(self, spec: RunSpec, folder: str, methods: Methods) -> Step:
         where, settings = Path(folder), spec.deciding()
-        # What decides the weights of near-ceiling accuracy alone: for these the training on noisy
+        # Settings that decide only the near-ceiling weights: for these the training on noisy
         # labels is done again, and the other trainings stay.
         when = {name: settings.pop(name) for name in MEMORISED_ONLY}
         again = (
@@ -361,7 +361,7 @@ class _Planner:
             raise problem("tasks", what=what)
         pairs = product(block.models or self.study.models, tasks)
         rows = [list(self._plants_of(block, *pair)) for pair in pairs]
-        # Each pair begins with another plant: what is finished has all models, tasks and kinds.
+        # Each pair begins with another plant, so finished plants cover all models, tasks and kinds.
         turned = [row[i % len(row) :] + row[: i % len(row)] for i, row in enumerate(rows)]
         for column in zip_longest(*turned):
             yield from (step for step in column if step is not None)
@@ -409,7 +409,7 @@ class _Planner:
             null=str(both[1]) if null else "",
             products={"plant": spec.deciding(), **looks, "null": {"null": null}},
             removes={"plant": tuple(map(str, both)), **results, "null": (str(both[1]),)},
-            # What else is there depends on whether it memorised.
+            # Further outputs depend on whether the run memorised.
             outputs=(str(both[0] / paths.RUN),),
             **self._common,
         )
