@@ -1,11 +1,14 @@
+import ast
 import importlib.metadata
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import memloc
-from memloc.cli import main
+from memloc.cli import app, main
 
 HEAVY = ("torch", "transformers", "datasets", "pandas", "sklearn", "altair")
 PROTOCOL = "from memloc.methods.protocol import preset; preset('paper')"
@@ -90,3 +93,22 @@ def test_the_command_says_its_version(capsys):
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"memloc {memloc.__version__}\n"
+
+
+def test_what_messages_and_docstrings_advise_exists():
+    """A name after `memloc.` is public, a word after `memloc ` is a command, or it is a module."""
+    package = Path(memloc.__file__).parent
+    texts = {
+        (path, node.value)
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    names = {(n, p) for p, text in texts for n in re.findall(r"`memloc\.(\w+)", text)}
+    commands = {(n, p) for p, text in texts for n in re.findall(r"`memloc ([a-z]+)", text)}
+    assert len(names) > 5
+    assert len(commands) > 10
+    rooms = {path.stem for path in package.iterdir()}
+    assert not {(n, p) for n, p in names if n not in {*memloc.__all__, *rooms}}
+    known = {command.name or command.callback.__name__ for command in app.registered_commands}
+    assert not {(n, p) for n, p in commands if n not in known}

@@ -114,7 +114,7 @@ def test_the_mean_centre_of_gravity_is_that_of_the_papers_methods_that_most_have
             make_mcog([1, 1], "retraining", tasks=TASKS[:2]),
         ]
     )
-    found = depths(NO_EVENTS, mcog, make_runs())
+    found = depths(NO_EVENTS, mcog, make_runs(), {"shares"})
     assert depth_of(found, "a", "M-CoG")["depth"] == 5
     ends = ["depth_low", "depth_high"]
     assert depth_of(found, "a", "M-CoG")[ends].tolist() == [4, 7]  # means of the methods' ends

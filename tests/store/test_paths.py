@@ -53,6 +53,7 @@ def test_no_two_things_share_a_place():
     assert len(set(places)) == len(places)
 
 
+ENDINGS = "json|parquet|csv|html|svg|png|npz|md|tex|state"
 OTHERS = {
     *("config.json", "adapter_config.json", "tokenizer_config.json", "meta.json"),
     *("pretraining.json", "calibration.json", "page.html", "pyarrow.parquet"),
@@ -63,11 +64,11 @@ OTHERS = {
 def test_files_that_memloc_writes_are_named_in_one_module():
     named = {
         f"{path.name}: {node.value}"
-        for path in Path(paths.__file__).parent.rglob("*.py")
+        for path in Path(paths.__file__).parents[1].rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if path.name != "paths.py"
         and isinstance(node, ast.Constant)
-        and re.fullmatch(r"[\w-]+\.(json|parquet|csv|html|svg|png)", str(node.value))
+        and re.fullmatch(rf"[\w-]+\.({ENDINGS})", str(node.value))
         and node.value not in OTHERS
     }
     assert not named

@@ -271,7 +271,7 @@ def figures(
     from memloc.reporting.figures import write_figures
     from memloc.reporting.results import load_results
 
-    folder = study / paths.REPORT / "figures" if out is None else out
+    folder = study / paths.REPORT / paths.FIGURES if out is None else out
     with showing_bars():
         written, missing = write_figures(load_results(study), folder, file_format, only or ())
     console.show_files(folder, written, [figure.name for figure in missing], as_json)
@@ -293,7 +293,7 @@ def tables(
     from memloc.reporting.results import load_results
     from memloc.reporting.tables import write_tables
 
-    folder = study / paths.REPORT / "tables" if out is None else out
+    folder = study / paths.REPORT / paths.TABLES if out is None else out
     written, missing = write_tables(load_results(study), folder, file_format, only or ())
     console.show_files(folder, written, [table.name for table in missing], as_json)
 

@@ -101,7 +101,8 @@ class Method(Settings, ABC, metaclass=_Checked):
     `columns` of the tables that it shows, `figures` and `tables` (described as in
     `reporting/assets`), `rows` (by figure: a function that turns its table into the drawn rows),
     `derives` (by table: a function of a study's results), `events` (their names and meanings),
-    `scores` (the table that says how well a task generalises), `by` (the method's name in a
+    `scores` (the table that says how well a task generalises), `apart` (methods left out of means
+    over methods, with the reason), `by` (the method's name in a
     sentence) and `intervals` (how the ends of its weights are computed).
     """
 

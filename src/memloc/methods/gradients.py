@@ -164,7 +164,10 @@ def variant(
 
 def post_processed(norms: FloatArray, frozen: FloatArray | None) -> FloatArray:
     """Return norms (..., layers), divided by the frozen model's if given, scaled to sum 1."""
-    weights = norms if frozen is None else relative_to_frozen(norms, frozen)
+    try:
+        weights = norms if frozen is None else relative_to_frozen(norms, frozen)
+    except ScoreError as error:
+        raise ScoreError(f"{error} Set gradients.divide_frozen to false.") from None
     total = weights.sum(axis=-1, keepdims=True)
     if not (np.isfinite(total) & (total > 0)).all():
         raise ScoreError(f"Layers cannot be weighed: their gradients sum to {total.min():g}.")

@@ -77,7 +77,7 @@ def _depths(results: "Results", read: Callable[[str], pd.DataFrame]) -> pd.DataF
     events, mcog = read("events"), read("mcog")
     if mcog.empty and events.empty:
         return pd.DataFrame(columns=["task", "model", "measure", "depth", "layers"])
-    return claims.depths(events, mcog, results["runs"])
+    return claims.depths(events, mcog, results["runs"], brought("apart"))
 
 
 def _main(results: "Results", name: str) -> pd.DataFrame:

@@ -54,7 +54,7 @@ def upload(run: "Run", repository: str, *, private: bool) -> str:
         size = sum(path.stat().st_size for path in files.values()) / 1e6
         tell(f"Uploading {counted(len(files), 'file')}, {size:,.1f} MB, to {repository}.")
         card = CARD.format(name=run.name, facts=run.card().sentences[0], repository=repository)
-        contents: dict[str, Path | bytes] = {"README.md": card.encode(), **files}
+        contents: dict[str, Path | bytes] = {paths.CARD: card.encode(), **files}
         api = HfApi(endpoint=constants.ENDPOINT)
         url = api.create_repo(repository, private=private, exist_ok=True)
         add = [CommitOperationAdd(name, given) for name, given in contents.items()]

@@ -194,7 +194,7 @@ ROW = ("word", "p", "half", "above", "below", *NUMBERS, "sentence", "why")
 """Columns of an answer in a table of several runs."""
 
 
-def answer(evidence: Evidence, method: str = "shares") -> Answer:
+def answer(evidence: Evidence, method: str = "") -> Answer:
     """Turn the measurements of a method that changes layers into an answer with its word."""
     shares = evidence.shares
     undone = is_anything_undone(

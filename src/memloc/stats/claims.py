@@ -7,7 +7,7 @@ intervals are over tasks, and p comes from permuting whole tasks, each with all 
 layers. p is small if both sides agree on how tasks differ; what all tasks share does not count.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from itertools import combinations
 from typing import Any, Literal
@@ -36,14 +36,14 @@ NUMBERS = ("rho", "p", "corrected", "significant", "n", "low", "high", "why")
 MARKS = ("n_never", "n_inseparable")
 CENTRE = "M-CoG "
 """Prefix before a method's name in the name of its centre of gravity."""
-NOT_IN_MEAN = ("shares",)
-"""Methods left out of the mean M-CoG: not in the paper, and more sensitive than its methods."""
 USUAL = 0.5
 """Share of tasks and models that must have a method for it to enter the mean M-CoG."""
 SETTINGS = AgreementSettings()
 
 
-def depths(events: pd.DataFrame, mcog: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+def depths(
+    events: pd.DataFrame, mcog: pd.DataFrame, runs: pd.DataFrame, apart: Collection[str] = ()
+) -> pd.DataFrame:
     """Return the depth of memorisation, with one row per task, model and measure.
 
     Columns: task, model, measure, depth (mean over seeds, in layers), depth_low and depth_high
@@ -51,7 +51,7 @@ def depths(events: pd.DataFrame, mcog: pd.DataFrame, runs: pd.DataFrame) -> pd.D
     n_inseparable (seeds in which the event never happens, or happens at a layer where the classes
     cannot be told apart), methods (behind the depth). `M-CoG swapping` and so on are single
     methods. `M-CoG` is the mean over methods that most tasks and models have, for tasks and models
-    that have all of these methods.
+    that have all of these methods, without those that stand `apart`.
     """
     layers = runs.groupby(POINT)["depth"].first().rename("layers").reset_index()
     plain = events[events["variant"] == "plain"].merge(layers, on=POINT)
@@ -74,17 +74,17 @@ def depths(events: pd.DataFrame, mcog: pd.DataFrame, runs: pd.DataFrame) -> pd.D
         n_never=("never", "sum"),
         n_inseparable=("inseparable", "sum"),
     )
-    table = _with_mean_centre(table.reset_index())
+    table = _with_mean_centre(table.reset_index(), apart)
     return table.merge(layers, on=POINT).sort_values([*POINT, "measure"], ignore_index=True)
 
 
-def _with_mean_centre(table: pd.DataFrame) -> pd.DataFrame:
+def _with_mean_centre(table: pd.DataFrame, apart: Collection[str]) -> pd.DataFrame:
     """Add the mean M-CoG for tasks and models that have all usual methods."""
     method = table["measure"].str.removeprefix(CENTRE)
     named = table.assign(methods=method.where(table["measure"].str.startswith(CENTRE), ""))
     centres = named[named["methods"] != ""]
     shares = centres.groupby("methods").size() / centres.groupby(POINT).ngroups
-    usual = [str(m) for m in shares.index[shares > USUAL] if m not in NOT_IN_MEAN]
+    usual = [str(m) for m in shares.index[shares > USUAL] if m not in apart]
     grouped = centres[centres["methods"].isin(usual)].groupby(POINT)
     how = {"depth": "mean", "depth_low": "mean", "depth_high": "mean", "n": "max"}
     mean = grouped.agg(how | dict.fromkeys(MARKS, "sum"))[grouped.size() == len(usual)]
