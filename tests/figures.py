@@ -24,7 +24,8 @@ COATS = {
     *("RunSpec", "RunRecord", "Run", "_Read"),
 }
 """Classes that carry an intended run on its way from the study's file to its folder; other classes
-count as well if they hold a seed with a model or a task, or one of these classes."""
+count as well if they hold a seed with a model or a task, or one of these classes. What holds a
+`Run` does not count: that run is there, and the class looks at it."""
 AIMS = {
     "code lines": 12_000,
     "classes": 95,
@@ -107,7 +108,8 @@ def coats(classes: list[ast.ClassDef]) -> list[str]:
         for name, own in fields.items()
         if ("seed" in own and own.keys() & {"model", "task"}) or name in COATS
     }
-    return sorted(holds_run | {n for n, own in fields.items() if holds_run & {*own.values()}})
+    intended = holds_run - {"Run"}
+    return sorted(holds_run | {n for n, own in fields.items() if intended & {*own.values()}})
 
 
 def _fields(node: ast.ClassDef) -> dict[str, str]:

@@ -27,6 +27,8 @@ class New:
     model: str
 class Around:
     one: 'New | None'
+class Looking:
+    run: Run
 class Other:
     seed: int
 """

@@ -63,8 +63,8 @@ def relative_to_frozen(norms: FloatArray, frozen: FloatArray) -> FloatArray:
     if not (frozen > 0).all():
         layer = int(np.argwhere(~(frozen > 0))[0, -1]) + 1
         raise ScoreError(
-            f"The frozen model's gradient norm is {frozen[..., layer - 1].min():g} in layer {layer}, "
-            "so nothing can be divided by it."
+            f"The frozen model's gradient norm is {frozen[..., layer - 1].min():g} in layer "
+            f"{layer}, so nothing can be divided by it."
         )
     return norms / frozen
 
