@@ -100,7 +100,8 @@ def label_issues(chances: FloatArray, labels: IntArray) -> BoolArray:
     For each pair of classes, the joint counts give the number of labels to prune, and the margin
     their order. A label that the models predict themselves is kept.
     """
-    counts, wrong = _keep_one(joint_counts(chances, labels)), np.zeros(len(labels), dtype=bool)
+    counts = _keep_one(joint_counts(chances, labels))
+    wrong = np.zeros(len(labels), dtype=bool)
     for given in range(chances.shape[1]):
         rows = np.flatnonzero(labels == given)
         for true in np.flatnonzero(counts[given]) if len(rows) > 1 else ():

@@ -208,7 +208,8 @@ def find(  # noqa: PLR0913 - each names something that varies between people's f
         _refuse_choices(run, model, seed, changes)
         work = _of_run(run, folder, preset_called(preset or run.settings.preset).replace(changes))
     else:
-        columns, home = Columns(text, label, pair), Path(folder or paths.FOUND)
+        columns = Columns(text, label, pair)
+        home = Path(folder or paths.FOUND)
         if predictions is not None:
             return _predicted(source_of(data), columns, predictions, home)
         if model is None:
@@ -406,11 +407,15 @@ def suspects_table(
     `low` and `high` are the ends of a 95 % interval of `counterfactual` (Newcombe's, for this
     number of models).
     """
-    labels, every, names_of = examples.labels, np.arange(len(examples)), np.array(names)
-    table, chances = examples_table(halves, labels), mean_chances(halves, trained=False)
+    labels = examples.labels
+    every = np.arange(len(examples))
+    names_of = np.array(names)
+    table = examples_table(halves, labels)
+    chances = mean_chances(halves, trained=False)
     held = np.flatnonzero(~np.isnan(chances[:, 0]))
     judged = judge(chances[held], labels[held])
-    suggested, doubt = labels.copy(), np.full(len(labels), np.nan)
+    suggested = labels.copy()
+    doubt = np.full(len(labels), np.nan)
     suggested[held], doubt[held] = judged.suggested, judged.doubt
     wrong = np.isin(every, held[judged.wrong])
     fits = np.isin(every, held) & (suggested == labels)

@@ -90,7 +90,8 @@ def repair(
             "retrain"}`.
         device: `auto`, `cpu`, `cuda` or `mps`; by default the run's.
     """
-    opened, home = open_run(run, device), Path(folder)
+    opened = open_run(run, device)
+    home = Path(folder)
     chosen = checked(RepairSettings, settings or {})
     _refuse(opened, home)
     announce("repair", Workshop(opened, chosen))
@@ -270,7 +271,9 @@ class Workshop:
         """For each repair, the layers it changes (from 0; None: no block) and the function that
         makes it.
         """
-        run, chosen, every = self.run, self.layers, tuple(range(self.run.depth))
+        run = self.run
+        chosen = self.layers
+        every = tuple(range(self.run.depth))
         rest = [layer for layer in every if layer not in chosen]
         draw = generator(run.seed, "repair", "random")
         some = tuple(sorted(draw.choice(run.depth, len(chosen), replace=False).tolist()))
@@ -353,7 +356,9 @@ class Workshop:
         """Return the model after gradient ascent on the memorised texts, until few are recalled."""
         run = self.run
         model = run.load("final")
-        texts, labels, rows = run.encode(model), run.noisy.assigned, run.noisy_rows
+        texts = run.encode(model)
+        labels = run.noisy.assigned
+        rows = run.noisy_rows
 
         def is_done(trained: Trained) -> bool:
             recalled = trained.predicted(texts)[rows] == labels[rows]
@@ -431,11 +436,13 @@ class Workshop:
         measurement.
         """
         run = self.run
-        noisy, labels = run.task.train.take(run.noisy_rows), run.noisy.assigned[run.noisy_rows]
+        noisy = run.task.train.take(run.noisy_rows)
+        labels = run.noisy.assigned[run.noisy_rows]
         texts = encode_for(model, noisy, run.settings.text.max_tokens)
         shares: dict[str, list[float]] = {str(order): [] for order in orders}
         known: dict[str, list[float]] = {}
-        until, updates = max(ENOUGH, self.level), 0
+        until = max(ENOUGH, self.level)
+        updates = 0
 
         def advance(done: int) -> None:
             nonlocal updates

@@ -138,7 +138,8 @@ class Repaired(Shown):
         """Reason why the yardsticks' updates say nothing; empty if they do."""
         is_yardstick = self.curves["way"].str.startswith(YARDSTICK)
         curves = self.curves[is_yardstick].groupby(["way", "order"])["predicted"]
-        epochs, reasons = self.settings.relearn_epochs, _texts()["untold"]
+        epochs = self.settings.relearn_epochs
+        reasons = _texts()["untold"]
         if self.level == 1:
             return str(reasons["same"])
         if (curves.first() >= self.level).any():

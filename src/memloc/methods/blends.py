@@ -39,7 +39,8 @@ class Blend:
         self.stack, other = (run.load(weights).stack for weights in ("final", "reference"))
         self.blocks = [self.stack.run, other.run]
         self.models = [self.stack.model, other.model]
-        encoded, rows = run.encode(run.load("final")), run.noisy_rows
+        encoded = run.encode(run.load("final"))
+        rows = run.noisy_rows
         self.batches: list[tuple[Prepared, Tensor]] = []
         with torch.no_grad(), undropped(self.stack.model):
             for picked in length_batches(self.stack, encoded.lengths[rows]):
@@ -72,7 +73,8 @@ def path_gradients(run: Run) -> FloatArray:
 
     The values of all layers sum to the change when all of them are exchanged.
     """
-    blend, points = Blend(run), (np.arange(POINTS) + 0.5) / POINTS
+    blend = Blend(run)
+    points = (np.arange(POINTS) + 0.5) / POINTS
     gates = (torch.full((run.depth,), at, device=blend.stack.device) for at in points)
     return np.asarray(torch.stack([blend.gradient(point) for point in gates]).mean(0).cpu())
 
@@ -84,7 +86,8 @@ def needed_gates(run: Run) -> FloatArray:
     labels while each layer that stays has a cost, so layers that are not needed are given up.
     """
     blend = Blend(run)
-    device, rng = blend.stack.device, generator(run.seed, "layer masks", run.name)
+    device = blend.stack.device
+    rng = generator(run.seed, "layer masks", run.name)
     strength = torch.full((run.depth,), 2.0, device=device, requires_grad=True)
     optimiser = torch.optim.Adam([strength], lr=RATE)
     for _ in range(STEPS):

@@ -303,7 +303,8 @@ def _at_most(limits: NDArray[np.int32], ascending: NDArray[np.int32]) -> IntArra
     limit.
     """
     columns = np.arange(len(limits))
-    first, last = np.zeros(len(limits), np.int64), np.full(len(limits), len(ascending))
+    first = np.zeros(len(limits), np.int64)
+    last = np.full(len(limits), len(ascending))
     while (first < last).any():  # halves the range: twenty rounds for a million values
         middle = (first + last) // 2
         inside = np.minimum(middle, len(ascending) - 1)

@@ -62,7 +62,8 @@ def fisher_distances(run: Run) -> FloatArray:
     examples.
     """
     final = run.load("final")
-    stack, encoded = final.stack, run.encode(final)
+    stack = final.stack
+    encoded = run.encode(final)
     others = run.load("reference").stack.blocks
     moved = [_moved(one, other) for one, other in zip(stack.blocks, others, strict=True)]
     fisher = torch.zeros(sum(map(len, moved)), device=stack.device)
@@ -83,7 +84,9 @@ def _log_probabilities(run: Run, final: Classifier, last_states: LastStates) -> 
     """Return the mean log-probability of the noisy examples' assigned labels, for each last
     state.
     """
-    stack, encoded, rows = final.stack, run.encode(final), run.noisy_rows
+    stack = final.stack
+    encoded = run.encode(final)
+    rows = run.noisy_rows
     sums: FloatArray | float = 0.0
     with evaluating(stack.model):
         for picked in length_batches(stack, encoded.lengths[rows]):

@@ -274,7 +274,8 @@ def examples_table(halves: Sequence[Half], labels: IntArray) -> Table:
 
     A value is NaN if no model is of that kind.
     """
-    every, count = np.arange(len(labels)), np.sum([half.trained for half in halves], axis=0)
+    every = np.arange(len(labels))
+    count = np.sum([half.trained for half in halves], axis=0)
     with_it = mean_chances(halves, trained=True)[every, labels]
     without = mean_chances(halves, trained=False)[every, labels]
     return as_table(

@@ -72,7 +72,9 @@ class LabelProbes(Method, ProbeSettings):
         from memloc.methods.probes import alike_remarks
 
         self.check(run)
-        probes, is_noisy, n_classes = self._trained(run), run.noisy.is_noisy, run.task.n_classes
+        probes = self._trained(run)
+        is_noisy = run.noisy.is_noisy
+        n_classes = run.task.n_classes
         rng = generator(0, "bootstrap", "label probes")
 
         def means(counts: IntArray) -> FloatArray:

@@ -160,7 +160,8 @@ def _at_layer(
     """Return positions of rows (pair, example) in one layer, with separability and coincidence of
     pairs.
     """
-    clean, n_classes = ~noisy.is_noisy, int(pairs.max()) + 1
+    clean = ~noisy.is_noisy
+    n_classes = int(pairs.max()) + 1
     points = vectors.astype(np.float64)
     size = np.sqrt((points**2).sum(1).mean())
     # Positions do not depend on where zero is; near the data nothing cancels.

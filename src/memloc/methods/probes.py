@@ -188,7 +188,8 @@ def drawn_f1(probes: Probes, counts: NDArray[np.floating], classes: Sequence[int
     n_layers, n_seeds, _ = probes.predicted.shape
     total, seen = np.zeros((2, len(counts), n_layers, n_seeds))
     for seed, rows in enumerate(probes.rows):
-        drawn, predicted = counts[:, rows], probes.predicted[:, seed].T
+        drawn = counts[:, rows]
+        predicted = probes.predicted[:, seed].T
         for label in classes:
             is_it, is_predicted = probes.truth[seed] == label, predicted == label
             hits = drawn @ (is_predicted & is_it[:, None])
@@ -202,7 +203,10 @@ def _batches(
     vectors: Tensor, train: IntArray, epoch: int, settings: ProbeSettings
 ) -> Iterator[tuple[IntArray, Tensor]]:
     """Yield the rows (seeds, batch) of an epoch's batches with the probes' inputs."""
-    n, width, rate, seeds = train.shape[1], vectors.shape[2], settings.dropout, settings.seeds
+    n = train.shape[1]
+    width = vectors.shape[2]
+    rate = settings.dropout
+    seeds = settings.seeds
     order = np.stack([probe_order(n, seed, epoch) for seed in seeds])
     rows = np.take_along_axis(train, order, axis=1)
     dropout = np.stack([epoch_dropout(n, width, rate, seed, epoch) for seed in seeds])
@@ -263,7 +267,8 @@ class _Learner:
     def test(self, rows: IntArray, last: int) -> Probes:
         """Return the predictions at the best epochs; if no F1 is above 0, at the last epoch."""
         self._keep(self.best_epoch == 0, last)
-        truth, predicted = self._labels_of(rows), self._predict(self.best, rows)
+        truth = self._labels_of(rows)
+        predicted = self._predict(self.best, rows)
         f1 = f1_scores(truth, predicted, self.target)
         return Probes(rows, truth, predicted, f1, self.best_epoch)
 

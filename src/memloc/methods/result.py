@@ -391,7 +391,8 @@ def from_outcomes(
         "last": np.array([window.stop for window in outcomes.windows]),
     }
     measured = {"error": errors, "clean_error": outcomes.clean_errors, "normalised": shares}
-    n_noisy, n_windows = int(outcomes.is_noisy.sum()), len(outcomes.windows)
+    n_noisy = int(outcomes.is_noisy.sum())
+    n_windows = len(outcomes.windows)
     # One row per example and window, example by example.
     by_example = {
         "example": np.repeat(outcomes.rows.astype(np.int32), n_windows),

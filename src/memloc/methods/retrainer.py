@@ -191,7 +191,8 @@ def _wrong(setup: Setup, stack: Stack, logits: NDArray[np.floating]) -> BoolArra
 
 def _split(run: Run, seed: int) -> tuple[IntArray, IntArray]:
     """Return the clean examples to train on, and as many held-out ones as there are noisy ones."""
-    noisy, clean = len(run.noisy_rows), run.clean_rows
+    noisy = len(run.noisy_rows)
+    clean = run.clean_rows
     if not 0 < noisy < len(clean):
         raise ScoreError(
             f"{run.name} has {noisy} noisy and {len(clean)} clean examples; retraining needs "

@@ -132,7 +132,8 @@ def post_processing(results: Any) -> Table:
     """Return accuracy@2 of gradient norms with each step on and off (appendix E)."""
     from memloc.stats.planted import processed_accuracy
 
-    norms, tasks = results["control_gradients"], results.protocol.control.validation_tasks
+    norms = results["control_gradients"]
+    tasks = results.protocol.control.validation_tasks
     return processed_accuracy(norms[norms["task"].isin(tasks)])
 
 

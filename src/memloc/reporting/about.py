@@ -30,7 +30,8 @@ def tasks(results: "Results") -> pd.DataFrame:
     """Return the paper's Table 1 for the tasks of these results: one row per task."""
     from memloc.data.tasks import PAPER_TASKS, known_tasks
 
-    known, runs = known_tasks(), results["runs"]
+    known = known_tasks()
+    runs = results["runs"]
     by_task = runs.drop_duplicates("task").set_index("task").loc[task_order(runs["task"])]
     papers = [PAPER_TASKS.get(task.removesuffix(BINARY)) for task in by_task.index]
     about = {task: row.description for task, row in known.items()}

@@ -51,7 +51,8 @@ def drawn_as(figure: str | Figure, table: pd.DataFrame, run: str = "this run") -
 
 def _result_chart(found: Result) -> alt.TopLevelMixin:
     """Draw the weights of layers, or the first figure of an analysis."""
-    key, tables = {"task": found.about.get("run", "this run")}, list(found.tables)
+    key = {"task": found.about.get("run", "this run")}
+    tables = list(found.tables)
     called = Stored(key, Path(), found.method, found.about, tables).called
     named = {
         called[name]: table.assign(method=found.method)

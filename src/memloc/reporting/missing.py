@@ -39,7 +39,8 @@ class Coverage:
 
 def command(part: str, results: Results) -> str:
     """Return the command that makes a part for the first run without it; empty if none does."""
-    study, present = _Study.of(results), _there(results)
+    study = _Study.of(results)
+    present = _there(results)
     # A part of the report of some methods, such as their events, is made by any of these.
     parts = [n for n, m in methods().items() if part in m.report and part not in methods()]
     if part == "localise" and len(results["runs"]):
@@ -62,7 +63,8 @@ def commands_of(results: Results) -> dict[str, dict[str, str]]:
     Commands are for the lowest seed.
     """
     parts = [*(part for part in COMMANDS if part not in VERBS.values()), *_there(results)]
-    study, by_case = _Study.of(results), dict[str, dict[str, str]]()
+    study = _Study.of(results)
+    by_case = dict[str, dict[str, str]]()
     for row, run in sorted(_each(results), key=lambda each: int(each[0]["seed"])):
         lines = {part: study.command(part, row, run) for part in parts}
         known = {part: line for part, line in lines.items() if line}
@@ -74,8 +76,10 @@ def coverage(results: Results) -> Coverage:
     """Return which localisers and analyses were applied to each run, and commands for the
     others.
     """
-    present, study = _there(results), _Study.of(results)
-    rows, commands = [], list[str]()
+    present = _there(results)
+    study = _Study.of(results)
+    rows = []
+    commands = list[str]()
     for row, run in _each(results):
         has = {part: _key(row) in runs for part, runs in present.items()}
         rows.append({**{n: row[n] for n in (*RUN, "memorised")}, **has})
@@ -146,7 +150,8 @@ class _Study:
 
     def written(self, part: str, values: Mapping[str, str]) -> str:
         """Return a command with these values inserted."""
-        known, named = COMMANDS | (IN_STUDIES if self.has_file else {}), {}
+        known = COMMANDS | (IN_STUDIES if self.has_file else {})
+        named = {}
         if part not in COMMANDS:
             part, named = VERBS[find_method(part).kind], {"method": part}
         return known[part].format(**{**values, **named})
@@ -160,7 +165,8 @@ class _Study:
 
 def _can_run(method: str, run: Run) -> bool:
     """Return whether a run has the weights that a method needs, or `memloc train` can make them."""
-    asked, without = find_method(method)(), set(run.status.without)
+    asked = find_method(method)()
+    without = set(run.status.without)
     if run.record.made_by == "adopt":
         without |= {name for name in asked.needs if not run.has(name)}
     if run.record.task.category == OWN:  # other tasks meet all requirements on data
@@ -173,7 +179,8 @@ def _can_run(method: str, run: Run) -> bool:
 
 def _usual(results: Results) -> dict[str, str]:
     """Return default values for commands if there is no run to take them from."""
-    study, task = str(results.folder), "tiny-topic"
+    study = str(results.folder)
+    task = "tiny-topic"
     runs = results.runs[results.runs["category"] != OWN]
     many = runs.loc[(runs["n_classes"] > 2) & ~runs["task"].str.endswith(BINARY), "task"]
     usual = {"task": task, "model": "tiny-opt", "seed": "1", "method": METHODS[0], "large": LARGE}

@@ -70,7 +70,8 @@ def write_report(study: str | Path, out: str | Path | None = None) -> Report:
     """Write the page into a study's folder as `report/index.html`, or to `out`."""
     results = load_results(study)
     path = paths.page(Path(study)) if out is None else Path(out)
-    summary, covered = summarise(results), coverage(results)
+    summary = summarise(results)
+    covered = coverage(results)
     with whole_file(path) as draft:
         draft.write_text(render(results, summary, covered), encoding="utf-8")
     record = {**asdict(summary), "commands": list(covered.commands), "missing": covered.sentence}

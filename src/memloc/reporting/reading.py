@@ -98,7 +98,8 @@ class KeyedRun:
 
 
 def _stored(found: KeyedRun, folder: Path) -> Stored:
-    record, run = read_about(folder), found.run
+    record = read_about(folder)
+    run = found.run
     with as_stored(folder / paths.ABOUT):
         if record["method"] != folder.name:
             raise ValueError(f"it is a result of {record['method']}")
@@ -372,7 +373,8 @@ def _joined(name: str, parts: TableParts) -> pd.DataFrame:
         try:
             schema = pa.unify_schemas([schema, table.schema], promote_options="permissive")
         except pa.ArrowException as error:
-            method, reason = key["method"], " ".join(str(error).split())
+            method = key["method"]
+            reason = " ".join(str(error).split())
             raise StoreError(
                 f"The table {name} by {method} ({key['task']}, {key['model']}, seed {key['seed']}) "
                 f"does not fit the others of that name ({reason}): delete "

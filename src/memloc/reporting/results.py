@@ -141,7 +141,8 @@ class Results:
     @cached_property
     def _learnt(self) -> pd.DataFrame:
         """Runs that memorised, with whether their reference failed to learn its own labels."""
-        runs, needed = self["runs"], self.protocol.verdict.noisy_at_least
+        runs = self["runs"]
+        needed = self.protocol.verdict.noisy_at_least
         kept = runs[runs["memorised"].astype(bool)]
         return kept.assign(unlearnt=kept["reference_accuracy"] < needed)
 

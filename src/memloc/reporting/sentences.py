@@ -97,7 +97,8 @@ def layer_name(layer: float) -> str:
 
 def remarks_on(table: pd.DataFrame) -> str:
     """Return the caveats of the results in a table, each once with its runs."""
-    remarked, sentences = marked(table), []
+    remarked = marked(table)
+    sentences = []
     for remark, part in remarked.groupby("remark", sort=False) if len(remarked) else ():
         names = list(map(_name, part.drop_duplicates(RUN).to_dict("records")))
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
@@ -175,7 +176,8 @@ def _answers(results: Results) -> Iterator[str]:
     """Yield sentences on the layers that hold the labels, by the most exact method and run by
     run.
     """
-    method, best = leading(results), METHODS[0]
+    method = leading(results)
+    best = METHODS[0]
     layers, answers = (
         table[table["method"] == method] for table in map(results.whole, ("layers", "answers"))
     )
@@ -223,7 +225,8 @@ def _how_sure(results: Results) -> str:
     """Return a sentence on how often the leading method finds planted layers, and on single
     seeds.
     """
-    control, method = results["control"], leading(results)
+    control = results["control"]
+    method = leading(results)
     mine = control[control["method"] == method]
     if mine.empty:
         todo = _by(" (`{}`)", command("control", results))
@@ -245,7 +248,8 @@ def _means(control: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _learnt(results: Results) -> str:
     """Return a sentence on how many runs memorised, and how well they predict unseen examples."""
-    runs, kept = results["runs"], results.memorised("runs")
+    runs = results["runs"]
+    kept = results.memorised("runs")
     counts = ", ".join(counted(runs[n].nunique(), n) for n in ("model", "task", "seed"))
     whose = "its" if len(runs) == 1 else "their"
     clause = f"{len(kept)} of {counted(len(runs), 'run')} ({counts}) memorised {whose} wrong labels"
@@ -334,7 +338,9 @@ def _events(results: Results) -> Iterator[Line]:
 
 def _left_out(results: Results) -> Iterator[Line]:
     """Yield sentences on runs and methods that are left out, and remarks of the results."""
-    runs, weak, mcog = results.runs, results.unlearnt, results.whole("mcog")
+    runs = results.runs
+    weak = results.unlearnt
+    mcog = results.whole("mcog")
     blind = mcog[mcog["mcog"].isna()]
     begun = runs[runs["noisy_accuracy"].isna()]
     short = runs[~runs["memorised"].astype(bool)].drop(begun.index)

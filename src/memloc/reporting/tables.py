@@ -224,7 +224,8 @@ def events(tidy: pd.DataFrame) -> pd.DataFrame:
 
     The text says in how many seeds an event never happens or its classes are not separable.
     """
-    counted, keys = counted_events(tidy), [*POINT, "event"]
+    counted = counted_events(tidy)
+    keys = [*POINT, "event"]
     means = over_seeds(counted, keys, "layer")
     sums = counted.groupby(keys, sort=False)[["never", "unclear"]].sum()
     texts = estimates(means["layer"], means["low"], means["high"])

@@ -78,7 +78,9 @@ def correlation(
     test = COEFFICIENTS[coefficient](x, y)
     group = np.arange(n) if groups is None else _numbered(groups[known])
     n_groups = int(group.max()) + 1
-    p, low, high = float(test.pvalue), np.nan, np.nan
+    p = float(test.pvalue)
+    low = np.nan
+    high = np.nan
     if subjects is not None and n_groups < n:
         p = grouped_p(x, y, group, _numbered(subjects[known]), coefficient)
     elif n <= EXACT_UP_TO:
@@ -107,7 +109,8 @@ def correlations(values: FloatArray, coefficient: Coefficient) -> tuple[list[flo
     coefficients = [float(COEFFICIENTS[coefficient](x, y).statistic) for x, y, _ in pairs]
     if not coefficients or len(values) < FEWEST_GROUPS:
         return coefficients, np.nan, np.nan
-    n, rows = len(values), np.arange(len(values))
+    n = len(values)
+    rows = np.arange(len(values))
     without = [_without_each(x, y, rows[known], coefficient, n) for x, y, known in pairs]
     return coefficients, *_jackknife_ends(float(np.mean(coefficients)), np.mean(without, axis=0), n)
 

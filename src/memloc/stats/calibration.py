@@ -54,7 +54,8 @@ def over_runs(answers: Table) -> Table:
     def counts(part: Table) -> dict[str, Any]:
         numbers = {f"n_{w.replace(' ', '_')}": int((part["word"] == w).sum()) for w in WORDS}
         share = _share("concentrated", part["word"] == "concentrated")
-        primary, is_compared = part["primary"].all(), part["agrees"] != ""
+        primary = part["primary"].all()
+        is_compared = part["agrees"] != ""
         findings = str(int(part["finding"].sum())) if primary else "–"
         agrees = (
             f"{(part['agrees'] == 'yes').sum()} of {is_compared.sum()}"

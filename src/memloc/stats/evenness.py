@@ -55,7 +55,8 @@ def effective_layers(shares: FloatArray) -> EffectiveLayers:
     error = math.sqrt((n - 1) / n * float(((without - without.mean()) ** 2).sum()))
     above = value - at_margin
     if abs(above) < NEAR:  # a tie, so neither side is sure however small the error is
-        above, error = 0.0, max(error, NEAR)
+        above = 0.0
+        error = max(error, NEAR)
     error *= max(1.0, at_margin / max(value, 1 / n_layers))
     score = above / error if error > 0 else math.copysign(math.inf, above)
     half = float(t.ppf(1 - ALPHA, n - 1)) * error

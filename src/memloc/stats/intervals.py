@@ -218,7 +218,8 @@ def resampled(
 def resampled_means(wrong: BoolArray, n_resamples: int, rng: Generator) -> FloatArray:
     """Return the means of `wrong` (n, W) and of its resamples: (1 + n_resamples, W)."""
     # Sums of fewer than 2**24 ones are exact in single precision, and twice as fast.
-    ones, n = wrong.astype(np.float32), len(wrong)
+    ones = wrong.astype(np.float32)
+    n = len(wrong)
     sums = resampled(lambda counts: counts.astype(np.float32) @ ones, n, rng, n_resamples)
     return np.asarray(sums.astype(np.float64) / n)
 

@@ -90,14 +90,16 @@ def planted_mass(weights: FloatArray, planted: Collection[int]) -> float:
     """Return the share of positive `weights` (L,) on planted layers (from 0); NaN if none is
     positive.
     """
-    is_planted, positive = _planted_mask(weights, planted), np.maximum(0, weights)
+    is_planted = _planted_mask(weights, planted)
+    positive = np.maximum(0, weights)
     total = positive.sum()
     return float(positive[is_planted].sum() / total) if total > 0 else np.nan
 
 
 def centre_error(weights: FloatArray, planted: Collection[int]) -> float:
     """Return the distance between the centres of positive `weights` and of planted layers."""
-    is_planted, positive = _planted_mask(weights, planted), np.maximum(0, weights)
+    is_planted = _planted_mask(weights, planted)
+    positive = np.maximum(0, weights)
     centre, true = centres_of_gravity(np.stack([positive, is_planted.astype(np.float64)]))
     return float(abs(centre - true))
 
@@ -204,12 +206,12 @@ def with_best_trivial(
 
 
 def _best(part: pd.DataFrame, measures: Mapping[str, bool]) -> pd.DataFrame:
-    found = part.head(1).assign(method=BASELINE)
+    rows_of_best = part.head(1).assign(method=BASELINE)
     for name, more_is_better in measures.items():
         order = part.sort_values(name, ascending=not more_is_better, kind="stable")
         ends = ["low", "high"] if name == "accuracy" else [f"{name}_low", f"{name}_high"]
-        found[[name, *ends]] = order[[name, *ends]].to_numpy()[:1]
-    return found
+        rows_of_best[[name, *ends]] = order[[name, *ends]].to_numpy()[:1]
+    return rows_of_best
 
 
 def processed_accuracy(norms: pd.DataFrame) -> pd.DataFrame:
@@ -222,7 +224,8 @@ def processed_accuracy(norms: pd.DataFrame) -> pd.DataFrame:
     plant = ["model", "norm", "planted", "task", "seed"]
     wide = real.pivot_table("value", index=[*plant, "layer"], columns="kind")
     kinds = ["noisy", "difference", "frozen noisy", "frozen difference"]
-    wide, rows = wide.reindex(columns=kinds), []
+    wide = wide.reindex(columns=kinds)
+    rows = []
     for subtract, divide in product((False, True), repeat=2):
         kind = "difference" if subtract else "noisy"
         for (model, norm, planted, *_), part in wide.groupby(plant):
@@ -296,7 +299,8 @@ def _apart_ends(real: FloatArray, null: FloatArray) -> tuple[float, float]:
 
 
 def _by_plant(layers: pd.DataFrame) -> list[tuple[dict[str, Any], FloatArray]]:
-    ordered, names = layers.sort_values("layer", kind="stable"), [*KEY, "undone"]
+    ordered = layers.sort_values("layer", kind="stable")
+    names = [*KEY, "undone"]
     return [
         (dict(zip(names, key, strict=True)), part["weight"].to_numpy(np.float64))
         for key, part in ordered.groupby(names, sort=False, dropna=False)

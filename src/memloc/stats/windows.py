@@ -267,7 +267,8 @@ def check_plant(name: str, depth: int, epochs: int | None = None) -> None:
     That is one with layers outside the model or with all of its layers, with groups that share a
     layer, or with a group that begins after `epochs` (not checked without `epochs`).
     """
-    groups, layers = read_plant(name), planted_layers(name)
+    groups = read_plant(name)
+    layers = planted_layers(name)
     check_inside(layers, name, depth)
     end = max(group.last_epoch or group.first_epoch for group in groups)
     if epochs is not None and end > epochs:

@@ -69,7 +69,8 @@ def page_of(study: "Execution") -> "Report | None":
     """Return the report of a study, written anew if the study's file or a step is newer."""
     from memloc.reporting.page import read_report, write_report
 
-    file, page = study.plan.file, paths.page(study.plan.file.folder)
+    file = study.plan.file
+    page = paths.page(study.plan.file.folder)
     if not file.study.report or all(state.name != "done" for state in study.states.values()):
         return read_report(file.folder)
     records = filter(Path.is_file, map(study.store.record_path, study.states))
@@ -108,7 +109,8 @@ def noise_sentences(plan: Plan, names: Container[str]) -> list[str]:
     """Return, for every task of these steps, how many labels are wrong and how that is known."""
     sentences = dict[Hashable, str]()
     for step in plan.steps.values():
-        run, spec = plan.there.get(step.folder), step.spec
+        run = plan.there.get(step.folder)
+        spec = step.spec
         if step.name not in names:
             continue
         if run is not None:
@@ -128,7 +130,8 @@ def few_sentences(plan: Plan, names: Container[str]) -> list[str]:
     }
     sentences = dict[Hashable, str]()
     for folder, step in localised.items():
-        run, spec = plan.there.get(folder), step.spec
+        run = plan.there.get(folder)
+        spec = step.spec
         key = (spec.task, spec.settings.noise)
         if key not in sentences:
             sentences[key] = few_sentence(spec) if run is None else few_in(run.task)
@@ -189,7 +192,8 @@ class Execution:
 
     def expected(self, names: Iterable[str]) -> float:
         """Return the expected seconds until these steps are done."""
-        now, left = time.time(), dict[str, float]()
+        now = time.time()
+        left = dict[str, float]()
         for name in names:
             spent = now - self.running.get(name, now)
             left[name] = max(0.0, self.estimate.seconds[name] - spent)

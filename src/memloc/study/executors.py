@@ -63,7 +63,10 @@ class LocalExecutor:
     # two more processes.
 
     def __init__(self, folder: Path, jobs: int, cores: int, types: Iterable[str] = ()) -> None:
-        self.folder, self.jobs, self.cores, self.types = folder, jobs, cores, tuple(types)
+        self.folder = folder
+        self.jobs = jobs
+        self.cores = cores
+        self.types = tuple(types)
         self._children: dict[int, Child] = {}
 
     def start(self) -> None:

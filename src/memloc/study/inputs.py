@@ -73,7 +73,8 @@ def _check_data(file: StudyFile, name: str, own: DataFile) -> None:
 
 def _check_model(file: StudyFile, folders: dict[str, str], name: str) -> None:
     """Refuse a model that does not exist, or that would share a folder of runs with another."""
-    path, depth = file.path_of(name), file.study.depth
+    path = file.path_of(name)
+    depth = file.study.depth
     shape_of(path, depth)
     folder = paths.run_folder(Path(), "-", path, 1, depth).parts[1]
     if folders.setdefault(folder, path) != path:
@@ -175,7 +176,8 @@ def data_folder(file: StudyFile) -> Path | None:
 
 def task_spec(file: StudyFile, name: str, examples: int | None) -> TaskSpec:
     """Describe a task of a study by the contents of its files and how they are read."""
-    data_file, folder = file.study.data.get(name), data_folder(file)
+    data_file = file.study.data.get(name)
+    folder = data_folder(file)
     if data_file is not None:
         places = [file.file_of(path).resolve() for path in data_file.paths]
         read_as = key(Maker("data", 1), data_file.model_dump(exclude={"file", "held_out"}))
@@ -220,7 +222,8 @@ def few_sentence(spec: RunSpec) -> str:
     if is_here(spec.task):
         with suppress(MemlocError):  # the step that trains on it reports the error
             return few_in(spec.load_task())
-    examples, n_classes = training_examples(spec.task), known_tasks()[spec.task.name].n_classes
+    examples = training_examples(spec.task)
+    n_classes = known_tasks()[spec.task.name].n_classes
     warning = too_few(int(spec.settings.noise.rate * examples), examples, n_classes)
     return f"{spec.task.name}: {warning}" if warning else ""
 

@@ -90,7 +90,8 @@ class Store:
 
     def begin(self, step: Step, token: str) -> None:
         """Record that this process runs a step, and remove what older settings made."""
-        record, path = self.record(step.name), self.record_path(step.name)
+        record = self.record(step.name)
+        path = self.record_path(step.name)
         if record is not None and record.identity != step.identity:
             # A process that the step was taken from sees the token and ends.
             write_json(path, {**read_json(path), "token": token})

@@ -35,7 +35,8 @@ WATCH = 1.0
 
 def do(step: Step) -> StepEnd:
     """Run a step, and record its outcome and cost."""
-    began, store = _now(), Store(Path(step.home))
+    began = _now()
+    store = Store(Path(step.home))
     try:
         if done := finished(store, step):  # by a worker of a cluster that was lost after it
             return done

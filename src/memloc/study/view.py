@@ -28,7 +28,8 @@ STATES = ("done", "missing", "stale", "failed")
 
 def plan_rows(study: Execution) -> list[dict[str, Any]]:
     """Return one row per kind of step: the number in each state, and the cost of the rest."""
-    rows, estimate = [], study.estimate
+    rows = []
+    estimate = study.estimate
     for kind in KINDS:
         names = [s.name for s in study.plan.steps.values() if s.action == kind]
         left = [n for n in names if study.states[n].name != "done"]
@@ -51,7 +52,8 @@ def plan_sentences(study: Execution) -> list[str]:
     left = {n for n, state in states.items() if state.name != "done"}
     if not left:
         return ["Everything is done."]
-    seconds, executor = study.expected(left), study.executor
+    seconds = study.expected(left)
+    executor = study.executor
     fit = max(1, executor.cores // min(estimate.threads[n] for n in left))
     source = f"and {counted(estimate.compared, 'finished step')}" if estimate.compared else "alone"
     reasons = Counter(state.why for state in states.values() if state.name == "stale")
@@ -68,7 +70,8 @@ def plan_sentences(study: Execution) -> list[str]:
 
 def _load_sentences(study: Execution) -> list[str]:
     """Return a warning if other programs are running, so that steps take longer than estimated."""
-    load, n_cores = 0.0, cores()
+    load = 0.0
+    n_cores = cores()
     with suppress(OSError):  # not every system says it
         load = os.getloadavg()[0]
     if load < BUSY * n_cores or who_runs(study.plan.file.folder, STUDY) is not None:
@@ -191,7 +194,8 @@ def end_sentences(study: Execution) -> list[str]:
 
 def failures(study: Execution) -> list[str]:
     """Return sentences on which steps failed, why, and which command retries them."""
-    folder, failed = study.plan.file.folder, study.failed()
+    folder = study.plan.file.folder
+    failed = study.failed()
     lines = _reasons(failed)
     if study.blocked:
         lines.append(f"Waiting for what failed: {counted(len(study.blocked), 'step')}.")
@@ -227,7 +231,8 @@ def end_record(study: Execution) -> dict[str, Any]:
 def study_status(place: str | Path) -> dict[str, Any]:
     """Return the state of a study, with the facts that its running process reports."""
     plan = open_plan(place)
-    store, states = Store(plan.file.folder), study_states(plan)
+    store = Store(plan.file.folder)
+    states = study_states(plan)
     counts = Counter(state.name for state in states.values())
     done = [name for name, state in states.items() if state.name == "done"]
     records = [record for name in done if (record := store.record(name))]
