@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -163,6 +164,16 @@ def test_a_run_with_a_timeline_is_reported(run, tmp_path):
     assert "timeline" not in set(results.answers["method"])  # it weighs no layers
     page = write_report(run.folder, tmp_path / "page.html").path.read_text("utf-8")
     assert "When and where labels were learnt" in page
+
+
+def test_a_run_with_nothing_but_sublayers_is_reported(run, tmp_path):
+    own = replace(run, folder=shutil.copytree(run.folder, tmp_path / "run"))
+    shutil.rmtree(own.folder / "results", ignore_errors=True)
+    chosen = {"shares.units": "sublayers", "shares.donor": "epoch-1", **NEEDED}
+    memloc.localise(own, ["shares"], settings=chosen)
+    page = write_report(own.folder, tmp_path / "page.html").path.read_text("utf-8")
+    assert "attention" in page
+    assert "figure-units" in page
 
 
 FIRST = "*.layers.0.*"

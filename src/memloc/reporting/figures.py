@@ -139,7 +139,7 @@ class Figure(style.Exhibit):
         if results["runs"]["noisy"].max() < self.noisy_at_least:
             return False
         sizes = drawn.rows.groupby(list(self.choose)).size() if self.choose else [len(drawn.rows)]
-        return max(sizes) >= self.points_at_least
+        return max(sizes, default=0) >= self.points_at_least
 
     def drawn(self, results: Results) -> "Drawn | None":
         """Draw the chart with all choices in it; None without results."""
