@@ -75,6 +75,11 @@ def test_public_names_are_listed():
     assert set(memloc.__all__) <= set(dir(memloc))
 
 
+def test_types_need_no_import_of_their_own():
+    code = "import memloc; assert memloc.types.Task.__name__ == 'Task'"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'localize'"):
         _ = memloc.localize
@@ -85,7 +90,7 @@ def test_the_version_is_that_of_the_package():
 
 
 def test_only_public_names_are_listed():
-    assert dir(memloc) == sorted([*memloc.__all__, "__version__"])
+    assert dir(memloc) == sorted([*memloc.__all__, "__version__", "types"])
 
 
 def test_the_command_says_its_version(capsys):

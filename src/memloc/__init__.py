@@ -18,7 +18,7 @@ _IMPORTS = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-
 _HOMES = {
     public.name: str(home.module)
     for home in _IMPORTS
-    if isinstance(home, ast.ImportFrom)
+    if isinstance(home, ast.ImportFrom) and home.module != "memloc"
     for public in home.names
 }
 """The public names, and the modules that they come from, as type checkers read them."""
@@ -32,6 +32,8 @@ def __getattr__(name: str) -> Any:
     """Bring a public name in when it is first used: importing memloc loads no torch."""
     if name == "__version__":
         return importlib.metadata.version("memloc")
+    if name == "types":
+        return importlib.import_module("memloc.types")
     if name not in _HOMES:
         raise AttributeError(f"module 'memloc' has no attribute {name!r}")
     module = getattr(importlib.import_module(_HOMES[name]), name)
@@ -39,4 +41,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*__all__, "__version__", "types"]

@@ -1,5 +1,6 @@
 """The public names, and the modules that they come from: `__init__.py` reads them here."""
 
+from memloc import types as types
 from memloc.data.own import load_csv as load_csv
 from memloc.data.perturb import add_noise as add_noise
 from memloc.data.sources import load_task as load_task
