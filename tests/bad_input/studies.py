@@ -106,7 +106,7 @@ def check_true(folder: Path, path: Path) -> None:
         trained = {
             (s.spec.model, s.spec.task.name, s.spec.seed)
             for s in open_plan(folder).steps.values()
-            if s.kind == "train"
+            if s.action == "train"
         }
     wanted = expected_runs(plain)
     if len(trained) != len(wanted):

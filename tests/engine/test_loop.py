@@ -31,7 +31,7 @@ ROWS = np.arange(8)
 
 def update(objective, rows):
     """Train on one batch, and return its mean loss."""
-    with mock.patch.object(finetune, "epoch_order", return_value=[(0, rows)]):
+    with mock.patch.object(finetune, "shuffled_rows", return_value=[(0, rows)]):
         (loss,) = train_epoch([objective], [1], 1).values()
     return loss.item()
 

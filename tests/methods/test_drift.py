@@ -131,7 +131,7 @@ def test_counted_examples_are_repeated_ones():
     counts = rng.integers(0, 4, (5, N))
     for kind in range(3):
         mine = pooled(found, kind, counts, 0.75)
-        rows = found.kind == kind
+        rows = found.case == kind
         for draw, times in enumerate(counts):
             plain = np.repeat(found.position[rows], times[found.example[rows]], axis=0)
             low, high = np.quantile(plain, [0.125, 0.875], axis=0)

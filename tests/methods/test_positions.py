@@ -28,7 +28,7 @@ def make_vectors(labels, seed=0, shift=50.0):
 
 def rows_of(found, a, b, kind):
     pair = np.flatnonzero((found.pairs == (a, b)).all(1))
-    return np.flatnonzero(np.isin(found.pair, pair) & (found.kind == KINDS.index(kind)))
+    return np.flatnonzero(np.isin(found.pair, pair) & (found.case == KINDS.index(kind)))
 
 
 def test_positions_are_direct_projections_for_each_pair_and_layer():

@@ -151,7 +151,7 @@ def test_clipping_over_all_parameters_counts_the_whole_body_and_one_head(tiny_mo
             )
             found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
             expected.append(torch.stack([g.norm() for g in found if g is not None]).norm())
-        monkeypatch.setattr(loop, "epoch_order", lambda *_: [(0, rows), (1, rows)])
+        monkeypatch.setattr(loop, "shuffled_rows", lambda *_: [(0, rows), (1, rows)])
         train_epoch(objectives, [1], 1)
         words = both[0].stack.model.get_input_embeddings().weight
         assert words.grad is not None

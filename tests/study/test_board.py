@@ -39,10 +39,10 @@ def test_the_board_has_easy_and_hard_plants_in_four_models_and_nulls(tmp_path):
     steps = plan.steps.values()
     assert len(plan.steps) == 72
     assert sum(bool(step.null) for step in steps) == 36
-    assert {step.spec.plant.kind for step in steps} == {"easy", "decoy", "loud"}
+    assert {step.spec.plant.difficulty for step in steps} == {"easy", "decoy", "loud"}
     assert len({step.spec.model for step in steps}) == 4
     begun = list(steps)[:12]  # what is finished first has all of them
-    assert {step.spec.plant.kind for step in begun} == {"easy", "decoy", "loud"}
+    assert {step.spec.plant.difficulty for step in begun} == {"easy", "decoy", "loud"}
     assert len({(step.spec.model, step.spec.task.name) for step in begun}) == 12
     assert all("weight_distance" in step.methods and "shares" in step.methods for step in steps)
     assert read_study(tmp_path).study.control.windows == tuple(
