@@ -117,7 +117,8 @@ def test_a_name_alone_is_a_run_of_the_hub(hub, pushed, tmp_path, monkeypatch):
     assert fetched.record == pushed.record
     hub.files.clear()
     assert memloc.adopt(NAME).record == pushed.record  # it is there already
-    for name, given in [("mine", {}), ("some/mine", {"final": "x"}), (tmp_path / "mine", {})]:
+    beside = [(NAME, {"final": "x"}), (NAME, {"reference": "x"}), (NAME, {"epochs": {1: "x"}})]
+    for name, given in [("mine", {}), (tmp_path / "mine", {}), *beside]:
         with pytest.raises(SettingsError, match="data must be given"):
             memloc.adopt(name, **given)
 

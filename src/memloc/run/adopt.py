@@ -107,7 +107,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         stream: Whether to read blocks from disk when they run, for models larger than memory.
     """
     if final is None or data is None:
-        return _fetched(Path(folder), device, {"final": final, "data": data})
+        return _pull(folder, device, final, data, reference, pretrained, memorised, frozen, epochs)
     places = _places(epochs, final=final, reference=reference, memorised=memorised, frozen=frozen)
     how = _options(places["final"], pretrained, needed=train_missing, stream=stream)
     decided = settings_of_run(preset, settings or {}, has_noise=True)
@@ -123,12 +123,18 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         return _with_missing(run) if train_missing else run
 
 
-def _fetched(folder: Path, device: str, given: Mapping[str, Any]) -> Run:
-    """Open the run in a folder, or fetch the repository of the hub that has this name."""
-    if (folder / paths.RUN).is_file():
+def _pull(name: str | Path, device: str, final: Any, data: Any, *others: Any) -> Run:
+    """Open the run in a folder, or fetch the repository of the hub that has this name.
+
+    Anything that is given with the name asks for a run of checkpoints, so nothing is opened.
+    """
+    folder = Path(name)
+    is_alone = all(value is None for value in (final, data, *others))
+    if is_alone and (folder / paths.RUN).is_file():
         return Run.open(folder, device)
-    missing = [name for name, value in given.items() if value is None]
-    if len(missing) < len(given) or folder.is_absolute() or len(folder.parts) != 2:
+    if not is_alone or folder.is_absolute() or len(folder.parts) != 2:
+        needed = {"final": final, "data": data}
+        missing = [name for name, value in needed.items() if value is None]
         raise SettingsError(
             f"adopt: {' and '.join(missing)} must be given: the checkpoint that learnt the noisy "
             "labels, and the data. A name such as user/run alone is a run of the hub."
