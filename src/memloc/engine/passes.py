@@ -143,8 +143,8 @@ class Pass:
 
     @cached_property
     def _in_block(self) -> list[int] | None:
-        """For each block, the number of models (the first ones) that change it; None if all change
-        the same.
+        """Number of models that change each block, always the first ones; None if all change the
+        same.
         """
         layers = [one.learner.parts[0].layers for one in self.trained]
         if len({*layers}) == 1:

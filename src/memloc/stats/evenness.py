@@ -130,8 +130,9 @@ def uneven_layers(shares: FloatArray) -> UnevenLayers:
 
 
 def _resampled(centred: FloatArray) -> Iterator[FloatArray]:
-    """Draw rows and yield, for some draws at a time: overlap score, largest T, minus the smallest
-    T.
+    """Yield statistics of resampled rows, some draws at a time.
+
+    They are the overlap score, the largest T of a layer, and minus the smallest T.
     """
     rng = generator(0, "answer", "layers")
     n, n_layers = centred.shape

@@ -195,10 +195,16 @@ def mean_scores(scores: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
 def with_best_trivial(
     table: pd.DataFrame, trivial: Collection[str], by: Sequence[str], measures: Mapping[str, bool]
 ) -> pd.DataFrame:
-    """Return the rows of methods, and below them one of BASELINE for each value of `by`.
+    """Return the rows of methods and, below them, one row of BASELINE for each value of `by`.
 
-    Each of its `measures` is that of the trivial baseline that does best by it, with its interval.
-    The measures say whether more is better. Without trivial baselines the table stays as it is.
+    Each measure in that row is of the trivial baseline that is best by it, with its interval.
+    Without trivial baselines the table is returned unchanged.
+
+    Args:
+        table: Table of means, one row per method.
+        trivial: Names of the trivial baselines.
+        by: Columns that each get a row of their own.
+        measures: For each measure, whether more is better.
     """
     is_trivial = table["method"].isin([*trivial])
     rows = [_best(part, measures) for _, part in table[is_trivial].groupby([*by], sort=False)]
