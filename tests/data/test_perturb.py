@@ -191,7 +191,7 @@ def test_a_rate_that_is_no_share_is_refused(rate):
 
 def test_an_unknown_kind_is_refused_with_the_nearest_one():
     with pytest.raises(UnknownName, match=r"is called 'unifrom'\. Did you mean 'uniform'"):
-        perturb(np.arange(40) % 2, 2, generator(0), kind="unifrom")
+        perturb(np.arange(40) % 2, 2, generator(0), pattern="unifrom")
 
 
 def test_without_noise_the_labels_of_a_task_are_all_right():
