@@ -10,7 +10,15 @@ from memloc.store.records import write_json
 from memloc.study.estimate import machine
 
 WIDTHS, DEPTHS = (16, 64, 768, 1024, 2048), 32
-SPEED = {"update": 0.06, "predict": 0.001, "probe": 0.001, "batch": 16, "length": 9}
+SPEED = {
+    "update": 0.06,
+    "predict": 0.001,
+    "layer": 1e-5,
+    "last_layer": 5e-6,
+    "probe": 0.001,
+    "batch": 16,
+    "length": 9,
+}
 
 
 def write_calibration(folder: Path) -> None:

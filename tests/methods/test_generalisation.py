@@ -241,7 +241,16 @@ def test_results_are_the_same_when_computed_again(trained, tmp_path):
 
 
 def test_every_model_costs_its_epochs_and_a_look_at_all_examples():
-    sizes = Sizes(examples=100, noisy=15, depth=12, update=0.1, predict=0.01, probe=1)
+    sizes = Sizes(
+        examples=100,
+        noisy=15,
+        depth=12,
+        update=0.1,
+        predict=0.01,
+        layer=0.1,
+        last_layer=0.05,
+        probe=1,
+    )
     assert Generalisation(models=4, epochs=3, share=0.5).cost(sizes) == pytest.approx(
         4 * (3 * 50 * 0.1 + 100 * 0.01)
     )

@@ -228,5 +228,14 @@ def test_missing_weights_are_named(loaders, tmp_path):
 
 
 def test_probes_cost_more_with_more_epochs():
-    sizes = Sizes(examples=100, noisy=15, depth=12, update=1, predict=0.01, probe=0.1)
+    sizes = Sizes(
+        examples=100,
+        noisy=15,
+        depth=12,
+        update=1,
+        predict=0.01,
+        layer=0.1,
+        last_layer=0.05,
+        probe=0.1,
+    )
     assert Probing(epochs=30).cost(sizes) == pytest.approx(30 * 100 * 0.1 + 2 * 100 * 0.01)

@@ -22,7 +22,16 @@ from memloc.run.records import WEIGHTS
 
 LOCALISERS = ("swapping", "retraining", "gradients", "probing", "shares")
 ANALYSES = ("centroids", "label_probes", "generalisation")
-SIZES = Sizes(examples=100, noisy=15, depth=12, update=1e-2, predict=1e-3, probe=1e-5)
+SIZES = Sizes(
+    examples=100,
+    noisy=15,
+    depth=12,
+    update=1e-2,
+    predict=1e-3,
+    layer=0.1,
+    last_layer=0.05,
+    probe=1e-5,
+)
 
 
 def test_memloc_s_own_methods_are_registered():

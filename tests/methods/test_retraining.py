@@ -73,7 +73,16 @@ def test_the_full_window_is_always_retrained(widths, expected):
 
 
 def test_fewer_windows_and_epochs_cost_less():
-    sizes = Sizes(examples=100, noisy=15, depth=12, update=1e-2, predict=1e-3, probe=1e-5)
+    sizes = Sizes(
+        examples=100,
+        noisy=15,
+        depth=12,
+        update=1e-2,
+        predict=1e-3,
+        layer=0.1,
+        last_layer=0.05,
+        probe=1e-5,
+    )
     whole = Retraining().cost(sizes)
     assert Retraining(widths=(1,)).cost(sizes) == pytest.approx(whole * 13 / 78)
     assert Retraining(frozen_dropout=True).cost(sizes) > whole  # nothing is kept

@@ -393,9 +393,11 @@ def test_they_run_like_other_localisers():
     assert "shares.standard_error" in preset("paper").flat()
 
 
-def test_a_walk_costs_two_to_the_depth():
-    sizes = Sizes(examples=100, noisy=10, depth=12, update=1, predict=1, probe=1)
-    assert Shares().cost(sizes) == pytest.approx(8190 / 12 * 20)
+def test_mixtures_cost_two_to_the_depth_and_every_subset_ends_in_a_last_layer():
+    sizes = Sizes(
+        examples=100, noisy=10, depth=12, update=1, predict=1, layer=0.1, last_layer=0.05, probe=1
+    )
+    assert Shares().cost(sizes) == pytest.approx((4094 * 0.1 + 4096 * 0.05) * 20)
 
 
 def test_results_are_kept_like_others(tmp_path):

@@ -121,7 +121,18 @@ def test_progress_ends_at_its_total(tmp_path):
     assert sum(seen) == 0
 
 
-@pytest.mark.parametrize(("depth", "blocks"), [(12, 376), (24, 2624)])
-def test_a_sweep_costs_the_blocks_that_it_runs(depth, blocks):
-    sizes = Sizes(examples=50, noisy=7, depth=depth, update=1, predict=0.1, probe=1)
-    assert Swapping().cost(sizes) == pytest.approx(blocks / depth * 50 * 0.1)
+@pytest.mark.parametrize(("depth", "blocks", "windows"), [(12, 376, 78), (24, 2624, 300)])
+def test_a_sweep_costs_the_blocks_that_it_runs(depth, blocks, windows):
+    sizes = Sizes(
+        examples=50,
+        noisy=7,
+        depth=depth,
+        update=1,
+        predict=0.1,
+        layer=0.1,
+        last_layer=0.05,
+        probe=1,
+    )
+    assert Swapping().cost(sizes) == pytest.approx(
+        ((blocks - windows - 1) * 0.1 + (windows + 1) * 0.05) * 50
+    )

@@ -33,7 +33,15 @@ from memloc.study.estimate import (
 from memloc.study.inputs import Shape
 from memloc.study.plan import make_plan
 
-SPEED = {"update": 0.8, "predict": 0.01, "probe": 0.001, "batch": 8, "length": 20}
+SPEED = {
+    "update": 0.8,
+    "predict": 0.01,
+    "layer": 1e-3,
+    "last_layer": 5e-4,
+    "probe": 0.001,
+    "batch": 8,
+    "length": 20,
+}
 
 
 @pytest.fixture
@@ -166,7 +174,7 @@ def told_of_methods(run, monkeypatch, names):
     return said
 
 
-SLOW = {"update": 8.0, "batch": 4, "predict": 0.5, "probe": 0.01}
+SLOW = {"update": 8.0, "batch": 4, "predict": 0.5, "layer": 1e-3, "last_layer": 5e-4, "probe": 0.01}
 
 
 def test_long_methods_say_their_cost_first_quick_ones_begin(tmp_path, monkeypatch):

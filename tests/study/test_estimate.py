@@ -3,7 +3,9 @@
 import pytest
 
 from fixtures.plans import RUN
+from memloc.methods.gradients import Gradients
 from memloc.methods.protocol import preset
+from memloc.methods.shares import Shares
 from memloc.progress import duration
 from memloc.store import paths
 from memloc.store.records import write_json
@@ -29,7 +31,17 @@ from studies.cost import costs
 MEASURED = {
     "machine": "here",
     "tokens": {"tiny-sentiment": 20.0},
-    "speeds": {"2x64": {"update": 0.8, "predict": 0.01, "probe": 0.001, "batch": 8, "length": 20}},
+    "speeds": {
+        "2x64": {
+            "update": 0.8,
+            "predict": 0.01,
+            "layer": 1e-3,
+            "last_layer": 5e-4,
+            "probe": 0.001,
+            "batch": 8,
+            "length": 20,
+        }
+    },
 }
 
 
@@ -54,8 +66,8 @@ def test_time_is_counted_in_updates_and_predictions(micro):
     assert found.seconds[f"train/{RUN}"] == pytest.approx(2.1 * whole)
     # Two models on 15 examples once, and predictions of all 30.
     assert found.seconds[f"analyse/{RUN}/generalisation"] == pytest.approx(3 * (1.5 + 0.3))
-    # Swapping: 2 + 3 + 1 block passes of 2.
-    assert found.seconds[f"localise/{RUN}/swapping"] == pytest.approx(3 * 30 * 0.01)
+    # Swapping: 2 first layers, and 4 last ones, of 20 tokens.
+    assert found.seconds[f"localise/{RUN}/swapping"] == pytest.approx(20 * 30 * (2e-3 + 4 * 5e-4))
     assert found.factor == UNSURE
 
 
@@ -63,7 +75,7 @@ def test_swapping_costs_less_with_fewer_clean_examples(micro):
     change = {"control.epochs: 2": "control.epochs: 2\n  swapping.clean_examples: 10"}
     _, found = expected(micro(changes=change))
     looked_at = 0.15 * 30 + 10
-    assert found.seconds[f"localise/{RUN}/swapping"] == pytest.approx(3 * looked_at * 0.01)
+    assert found.seconds[f"localise/{RUN}/swapping"] == pytest.approx(20 * looked_at * 4e-3)
 
 
 def test_of_long_texts_only_what_is_read_takes_time():
@@ -77,6 +89,19 @@ def test_of_long_texts_only_what_is_read_takes_time():
     )
     assert cut == short
     assert long.update == pytest.approx(2.5 * short.update)
+
+
+@pytest.mark.parametrize("shape", [Shape(12, 64, 0), Shape(12, 768, 0)])
+def test_mixtures_cost_in_proportion_to_the_tokens_of_a_text(shape):
+    """The texts of one length share a call, so none is padded: their own lengths count."""
+    speeds = {shape.name: MEASURED["speeds"]["2x64"]}  # measured with texts of 20 tokens
+    measured = Calibration(**MEASURED | {"speeds": speeds})
+    settings = preset("paper").replace({"text.max_tokens": 64})
+    short, long, cut = (
+        Shares().cost(sizes_of(shape, settings, 100, tokens, measured)) for tokens in (8, 40, 400)
+    )
+    assert short == pytest.approx(30 * 8 * (4094 * 1e-3 + 4096 * 5e-4))
+    assert (long, cut) == pytest.approx((5 * short, 8 * short))
 
 
 @pytest.mark.parametrize("more", ["finetune.clip_over: all", "finetune.frozen_dropout: true"])
@@ -244,3 +269,12 @@ def test_what_finished_steps_cost_stands_beside_what_was_estimated(finished):
     disk = table["disk"]
     assert disk["plant"] != disk["train"] > disk["localise swapping"]
     assert costs(finished, "another/run/seed-1").empty
+
+
+def test_gradients_need_memory_for_two_models_and_the_gradients_of_groups():
+    """Of blocks of 85 MB: six groups of a noisy and a clean gradient of 85 MB fit a gigabyte."""
+    weights, blocks = 132e6, 85e6
+    assert Gradients().memory(weights, blocks) == 2 * weights + 2 * blocks * (6 + 2) + blocks
+    two = Gradients(interval_groups=2).memory(weights, blocks)
+    assert Gradients().memory(weights, blocks) - two == pytest.approx(4 * 2 * blocks)
+    assert Shares().memory(weights, blocks) == 5 * weights

@@ -199,7 +199,15 @@ def test_estimates_count_a_file_s_rows(micro):
     folder = micro(changes={"tiny-sentiment]": OWN, "examples: 30\n": ""})
     write_rows(folder, 100)
     plan = plan_of(folder)
-    speed = {"update": 0.8, "predict": 0.0, "probe": 0.001, "batch": 8, "length": 20}
+    speed = {
+        "update": 0.8,
+        "predict": 0.0,
+        "layer": 1e-3,
+        "last_layer": 5e-4,
+        "probe": 0.001,
+        "batch": 8,
+        "length": 20,
+    }
     measured = Calibration(machine="here", speeds={"2x64": speed})
     found = estimate(plan, measured, dict.fromkeys(plan.steps, 1))
     # 4 epochs of 80 examples, a tenth of a second each, two trainings and a tenth.

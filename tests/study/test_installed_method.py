@@ -81,7 +81,15 @@ def test_only_its_own_settings_make_it_stale(installed, micro):
 
 def test_its_own_cost_is_its_estimate(installed, micro):
     plan = plan_of(micro(changes=CHANGES))
-    speed = {"update": 0.8, "predict": 0.01, "probe": 0.001, "batch": 8, "length": 20}
+    speed = {
+        "update": 0.8,
+        "predict": 0.01,
+        "layer": 1e-3,
+        "last_layer": 5e-4,
+        "probe": 0.001,
+        "batch": 8,
+        "length": 20,
+    }
     measured = Calibration(machine="here", speeds={"2x64": speed})
     found = estimate(plan, measured, dict.fromkeys(plan.steps, 1))
     assert found.seconds[f"localise/{RUN}/evenly"] == 7.0

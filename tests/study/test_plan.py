@@ -349,7 +349,15 @@ def test_the_steps_of_an_adopted_run_are_really_done_and_estimated(adopted):
     (adopted / "study.yaml").write_text((adopted / "study.yaml").read_text() + more)
     plan = open_plan(adopted)
     step = plan.steps["localise/theirs/mine/probing"]
-    speed = {"update": 0.8, "predict": 0.01, "probe": 0.001, "batch": 8, "length": 20}
+    speed = {
+        "update": 0.8,
+        "predict": 0.01,
+        "layer": 1e-3,
+        "last_layer": 5e-4,
+        "probe": 0.001,
+        "batch": 8,
+        "length": 20,
+    }
     measured = Calibration(machine="here", speeds={"2x16": speed})
     found = estimate(plan, measured, dict.fromkeys(plan.steps, 1))
     # Vectors of 30 examples from two sets of weights, and two epochs of probes on them.

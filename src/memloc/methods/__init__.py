@@ -39,6 +39,10 @@ class Sizes:
     """Seconds of an update, per example."""
     predict: float
     """Seconds of a prediction, per example."""
+    layer: float
+    """Seconds of a layer of mixtures of two models, per example."""
+    last_layer: float
+    """Seconds of their last layer, of which the readout position alone is computed."""
     probe: float
     """Seconds of an epoch of probes on all layers, per example."""
     all_gradients: bool = False
@@ -146,6 +150,17 @@ class Method(Settings, ABC, metaclass=_Checked):
     def cost(self, sizes: Sizes) -> float:
         """Return about how many seconds the method takes."""
         return sizes.depth * sizes.examples * sizes.predict
+
+    def memory(self, weights: float, blocks: float) -> float:  # noqa: ARG002
+        """Return the bytes of models and what is computed of them, besides the states of a batch.
+
+        By default they are those of a training: weights, gradients and two moments.
+
+        Args:
+            weights: Bytes of a model's weights.
+            blocks: Bytes of the weights of its blocks alone.
+        """
+        return 5 * weights
 
 
 Named: TypeAlias = str | Method | type[Method]

@@ -251,6 +251,8 @@ def roughly(run: Run) -> Sizes:
         depth=run.depth,
         update=6e-3,
         predict=2e-3,
+        layer=1e-4,
+        last_layer=5e-5,
         probe=1e-4,
     )
 

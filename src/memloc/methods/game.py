@@ -22,7 +22,7 @@ import numpy as np
 from memloc.arrays import FloatArray, IntArray, Table
 from memloc.data.encode import Encoded
 from memloc.errors import DataError, ScoreError, SettingsError
-from memloc.methods import Method
+from memloc.methods import Method, Sizes
 from memloc.model.known import is_adapter
 from memloc.progress import tell, track
 from memloc.run.folder import Run
@@ -370,6 +370,14 @@ def _announced(design: Design, n_texts: int, per_layer: float, read: float) -> s
     if read:
         sentence += f"; about {read / 1e9:,.1f} GB are read from files that are not in memory"
     return f"{sentence}."
+
+
+def seconds_per_text(design: Design, sizes: Sizes) -> float:
+    """Return the seconds to compute the mixtures of a design for a text: each ends in a last
+    layer.
+    """
+    last = len(design.subsets())
+    return float((design.layers - last) * sizes.layer + last * sizes.last_layer)
 
 
 def all_layers(met: Sequence[int]) -> int:

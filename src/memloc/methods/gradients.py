@@ -132,6 +132,13 @@ class Gradients(Method):
             about={"intervals": note},
         )
 
+    def memory(self, weights: float, blocks: float) -> float:
+        """Return the bytes of two models, and of the groups' gradients with their sums."""
+        groups = max(1, min(self.interval_groups, MEMORY // int(2 * blocks)))
+        # Of each group a noisy and a clean gradient, and as many of all groups, of all but one,
+        # and of the batch.
+        return 2 * weights + 2 * blocks * (groups + 2) + blocks
+
     def cost(self, sizes: Sizes) -> float:
         """Return the seconds for two models on the noisy examples and as many clean ones."""
         return 4 * sizes.noisy * sizes.update

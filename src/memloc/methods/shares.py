@@ -21,7 +21,7 @@ import numpy as np
 from memloc.arrays import FloatArray, IntArray, Table
 from memloc.errors import ScoreError
 from memloc.methods import Sizes, drawn, views
-from memloc.methods.game import Design, Game, Played, Selection, all_layers
+from memloc.methods.game import Design, Game, Played, Selection, all_layers, seconds_per_text
 from memloc.methods.result import Result
 from memloc.run.folder import Run
 from memloc.seeds import generator
@@ -119,8 +119,7 @@ class Shares(Game):
         """Return the seconds for the noisy examples and, by default, as many clean ones."""
         noisy = min(sizes.noisy, self.noisy_examples or sizes.noisy)
         texts = noisy + min(sizes.examples, self.clean_examples or noisy)
-        layers = self.guess(sizes.depth, noisy).layers
-        return float(layers / sizes.depth * texts * sizes.predict)
+        return texts * seconds_per_text(self.guess(sizes.depth, noisy), sizes)
 
 
 class Every(Design):

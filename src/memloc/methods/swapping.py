@@ -6,7 +6,7 @@ import numpy as np
 
 from memloc.arrays import IntArray
 from memloc.methods import Sizes, drawn
-from memloc.methods.game import Design, Game, Played, Selection
+from memloc.methods.game import Design, Game, Played, Selection, seconds_per_text
 from memloc.methods.result import Outcomes, Result, from_outcomes
 from memloc.run.folder import Run
 from memloc.settings import paper
@@ -61,7 +61,7 @@ class Swapping(Game):
         """
         clean = sizes.examples - sizes.noisy
         texts = sizes.noisy + min(clean, self.clean_examples or clean)
-        return self.guess(sizes.depth).layers / sizes.depth * texts * sizes.predict
+        return texts * seconds_per_text(self.guess(sizes.depth), sizes)
 
 
 def window_subsets(n_units: int) -> list[int]:

@@ -11,7 +11,16 @@ from memloc.settings import packaged
 from memloc.study.plan import Plan, control_plan
 
 RECIPES = packaged(__file__)
-TYPICAL = Sizes(examples=96, noisy=14, depth=12, update=3.0, predict=1.0, probe=0.03)
+TYPICAL = Sizes(
+    examples=96,
+    noisy=14,
+    depth=12,
+    update=3.0,
+    predict=1.0,
+    layer=1 / 12,
+    last_layer=1 / 12,
+    probe=0.03,
+)
 """Sizes of a plant of the board, with times in forward passes instead of seconds."""
 
 

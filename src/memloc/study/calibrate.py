@@ -29,11 +29,13 @@ from memloc.labels.repair import Workshop
 from memloc.methods import Method, Sizes
 from memloc.methods.apply import roughly
 from memloc.methods.halves import Pool, kept_halves
+from memloc.methods.mixtures import CALL_TOKENS
 from memloc.methods.probes import Target, train_probes
 from memloc.methods.probing import Probing
+from memloc.model.calls import LastBlock
 from memloc.model.device import NARROW, on_threads, pick_device, usable_threads
 from memloc.model.load import Classifier
-from memloc.model.predict import predict
+from memloc.model.predict import evaluating, predict, to_batch
 from memloc.model.stack import Stack
 from memloc.progress import duration, hidden, tell
 from memloc.protocol import FineTuneSettings
@@ -147,11 +149,15 @@ def tell_cost_of_methods(run: Run, methods: Sequence[Method]) -> None:
     rough, shape = roughly(run), Shape(run.depth, run.record.width, 0)
     if shape.width < NARROW and sum(method.cost(rough) for method in methods) < AT_ONCE:
         return
-    seconds = speed(shape, tokens_of(run.task.train), run.settings.finetune, run.device)
+    tokens = tokens_of(run.task.train, run.record.task.name)
+    seconds = speed(shape, tokens, run.settings.finetune, run.device)
+    read = min(tokens, run.settings.text.max_tokens)
     sizes = replace(
         rough,
         update=seconds["update"] / seconds["batch"],
         predict=seconds["predict"],
+        layer=seconds["layer"] * read,
+        last_layer=seconds["last_layer"] * read,
         probe=seconds["probe"],
     )
     threads = usable_threads(shape.width)
@@ -197,7 +203,8 @@ def tokens_of(examples: Examples, task: str = "") -> float:
 
 
 def speed(shape: Shape, tokens: float, training: FineTuneSettings, device: str) -> dict[str, float]:
-    """Measure the seconds of an update, of a prediction and of a probe's epoch per example.
+    """Measure the seconds of an update, a prediction and a probe's epoch, for each example, and of
+    layers of mixtures, for each token.
 
     All are measured on one thread.
 
@@ -218,6 +225,7 @@ def speed(shape: Shape, tokens: float, training: FineTuneSettings, device: str) 
         return {
             "update": scale * _update_seconds(clock, stack, texts, settings),
             "predict": scale * _timed(clock, lambda: predict(stack, many)) / len(many),
+            **_layer_seconds(clock, stack, length),
             "probe": _probe_seconds(shape) / PROBED,
             "batch": settings.batch_size,
             "length": length,
@@ -255,6 +263,22 @@ def _update_seconds(
     watch = Watch(after_update=lambda _trained, _update: times.append(clock()))
     fit_all([learner], texts, settings, watch)
     return float(np.median(np.diff(times)[1:]))
+
+
+def _layer_seconds(clock: Clock, stack: Stack, length: int) -> dict[str, float]:
+    """Return the seconds of a layer and of the last one, for each token of a full call."""
+    texts = np.arange(max(1, CALL_TOKENS // length))
+    tokens = generator(0, "calibration").integers(5, VOCABULARY, len(texts) * length)
+    encoded = Encoded(tokens.astype(np.int32), length * np.arange(len(texts) + 1), 1)
+    last, here = LastBlock(stack), slice(length - 1, length)
+    with evaluating(stack.model), torch.inference_mode():
+        prepared = stack.prepare(to_batch(encoded, texts, stack.device))
+        ways = {
+            "layer": lambda: stack.run(0, prepared.state, prepared.calls[0]),
+            "last_layer": lambda: last.read(prepared.state, prepared.calls[-1], here),
+        }
+        seconds = {name: [_timed(clock, way) for _ in range(UPDATES)] for name, way in ways.items()}
+    return {name: float(np.median(each)) / len(tokens) for name, each in seconds.items()}
 
 
 def _probe_seconds(shape: Shape) -> float:

@@ -82,6 +82,10 @@ class Speed(Settings):
 
     update: float = Field(ge=0)
     predict: float = Field(ge=0)
+    layer: float = Field(ge=0)
+    """Seconds of a layer of mixtures, for each token."""
+    last_layer: float = Field(ge=0)
+    """Seconds of their last layer, for each token."""
     probe: float = Field(ge=0)
     batch: float = Field(gt=0)
     length: float = Field(gt=0)
@@ -250,6 +254,8 @@ def sizes_of(
         depth=shape.depth,
         update=speed.update * longer / speed.batch,
         predict=speed.predict * longer,
+        layer=speed.layer * read,
+        last_layer=speed.last_layer * read,
         probe=speed.probe,
         all_gradients=settings.finetune.clip_over == "all",
     )
@@ -293,7 +299,10 @@ def _memory(step: Step) -> float:
     """Return the bytes of a process, of weights with gradients and two moments, and of a batch."""
     shape, settings = step.shape, step.spec.settings
     tokens = settings.finetune.batch_size * min(settings.text.max_tokens, 256)
-    bytes_of_model = 20.0 * shape.parameters + 4.0 * 34 * tokens * shape.width * shape.depth
+    blocks = shape.bytes - 4.0 * shape.vocabulary * shape.width
+    asked = [method.memory(shape.bytes, blocks) for method in step.methods_with_settings()]
+    bytes_of_model = max(asked, default=5 * shape.bytes)
+    bytes_of_model += 4.0 * 34 * tokens * shape.width * shape.depth
     if shape.width >= NARROW:
         return BASE + bytes_of_model
     return BASE + 2 * bytes_of_model  # narrow ones learn two sets of labels in one pass
