@@ -4,7 +4,7 @@ import csv
 import fcntl
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,14 @@ def _is_quick(item: pytest.Item) -> bool:
     family = getattr(item, "callspec", None) and item.callspec.params.get("family", "bert")
     slow = any(item.get_closest_marker(name) for name in ("slow", "browser"))
     return place in QUICK and family in (None, "bert") and not slow
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _unsynced() -> Iterator[None]:
+    """While tests run, nothing waits for the disk: no test takes this machine's power away."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _file: None)
+        yield
 
 
 @pytest.fixture(scope="session")
