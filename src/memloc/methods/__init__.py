@@ -151,16 +151,16 @@ class Method(Settings, ABC, metaclass=_Checked):
         """Return about how many seconds the method takes."""
         return sizes.depth * sizes.examples * sizes.predict
 
-    def memory(self, weights: float, blocks: float) -> float:  # noqa: ARG002
+    def memory(self, model_bytes: float, block_bytes: float) -> float:  # noqa: ARG002
         """Return the bytes of models and what is computed of them, besides the states of a batch.
 
         By default they are those of a training: weights, gradients and two moments.
 
         Args:
-            weights: Bytes of a model's weights.
-            blocks: Bytes of the weights of its blocks alone.
+            model_bytes: Bytes of a model's weights.
+            block_bytes: Bytes of the weights of its blocks alone.
         """
-        return 5 * weights
+        return 5 * model_bytes
 
 
 Named: TypeAlias = str | Method | type[Method]

@@ -132,12 +132,12 @@ class Gradients(Method):
             about={"intervals": note},
         )
 
-    def memory(self, weights: float, blocks: float) -> float:
+    def memory(self, model_bytes: float, block_bytes: float) -> float:
         """Return the bytes of two models, and of the groups' gradients with their sums."""
-        groups = max(1, min(self.interval_groups, MEMORY // int(2 * blocks)))
+        groups = max(1, min(self.interval_groups, MEMORY // int(2 * block_bytes)))
         # Of each group a noisy and a clean gradient, and as many of all groups, of all but one,
         # and of the batch.
-        return 2 * weights + 2 * blocks * (groups + 2) + blocks
+        return 2 * model_bytes + 2 * block_bytes * (groups + 2) + block_bytes
 
     def cost(self, sizes: Sizes) -> float:
         """Return the seconds for two models on the noisy examples and as many clean ones."""
