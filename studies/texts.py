@@ -1,32 +1,29 @@
-"""Planted texts, their nulls, and texts beside facts and labels: docs/explanation/texts.md.
+"""Planted texts, their nulls, and how texts are taken out again: docs/explanation/texts.md.
 
-`python -m studies.texts plants FOLDER`, `nulls FOLDER` and `comparison FOLDER` keep runs in the
-folder and one row for each, as it is finished, in studies/tables/texts; what is there already is
-not made again. `python -m studies.texts page` writes the page's tables.
+`python -m studies.texts plants FOLDER` and `nulls FOLDER` keep runs in the folder and one row for
+each, as it is finished, in studies/tables/texts; what is there already is not made again. `python
+-m studies.texts page` writes the page's tables.
 """
 
 import argparse
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 import memloc
 from memloc.data.task import Task
-from memloc.errors import ScoreError
-from memloc.model.checkpoints import save_checkpoint
 from memloc.protocol import common_preset
 from memloc.reporting.tables import markdown
 from memloc.run.spec import RunSpec
 from memloc.run.train import make_run
 from memloc.seeds import generator
-from memloc.stats.intervals import t_ends, wilson
+from memloc.stats.intervals import wilson
 from memloc.stats.planted import accuracy_at_k
 from memloc.stats.windows import planted_layers, split_kind
 from memloc.store.files import whole_file
@@ -96,7 +93,7 @@ def plant(home: Path, key: Row) -> Row:
     task, seed = sequences(key["seed"]), key["seed"]
     given: dict[str, Any] = {"layers": key["planted"], "seed": seed, "settings": SETTINGS}
     run = memloc.plant(key["model"], task, folder, checkpoints=["final"], **given)
-    row = {**key, **_learnt(run)}
+    row = {**key, **learnt(run)}
     if run.status.final is None or not run.memorised(0.95):
         return row
     _lend_reference(home, run, key)
@@ -111,10 +108,11 @@ def null(home: Path, key: Row) -> Row:
     spec = spec.planted(key["planted"], None, protocol)
     run = make_run(spec.null(spec.settings), folder, ["final"], task=task)
     _lend_reference(home, run, key)
-    return {**key, **_learnt(run), **_found(run, key["planted"])}
+    return {**key, **learnt(run), **_found(run, key["planted"])}
 
 
-def _learnt(run: memloc.Run) -> Row:
+def learnt(run: memloc.Run) -> Row:
+    """Return how well a run recalls its texts and ordinary ones, and after how many tries."""
     final, tries = run.status.final, len(run.status.attempts) + 1
     assert final is not None
     rate = run.settings.finetune.learning_rate
@@ -170,92 +168,20 @@ def _mass(weights: Any, own: Any) -> float:
     return float(positive[[*own]].sum() / positive.sum()) if positive.any() else float("nan")
 
 
-COMPARED = ("labels", "facts", "sequences")
-BOTH = {
-    "finetune.learning_rate": 1e-3,
-    "finetune.epochs": 40,
-    "finetune.repeat": 2,
-    "finetune.measure_every": 40,
-    "finetune.keep_epochs": "none",
-}
-"""How all three kinds are learnt; every layer may change."""
-CLEAN = 60
-"""Number of clean examples or ordinary texts; noisy ones are as many as are planted."""
-STEPS = (0.4, 0.6, 0.8, 1.0)
-"""How far the donors are from the final weights on the way to the reference."""
-VALUE = {"labels": "margin", "facts": "log-probability", "sequences": "log-probability"}
-"""What tells layers apart in each kind."""
-
-
-def wanted_runs() -> Iterator[Row]:
-    """Yield the runs that are compared, all of a seed before those of the next one."""
-    for seed in (1, 2, 3):
-        for model in MODELS[:2]:
-            for kind in COMPARED:
-                yield {"model": model, "kind": kind, "seed": seed}
-
-
-def compared(home: Path, key: Row) -> Row:
-    """Train a run with every layer free, and say where its memory is by three donors."""
-    kind, seed = key["kind"], key["seed"]
-    if kind == "labels":
-        task = memloc.load_task("tiny-topic", examples=MEMORISED + CLEAN, seed=seed)
-        task = memloc.add_noise(task, rate=MEMORISED / (MEMORISED + CLEAN), seed=seed)
-    else:
-        task = texts(kind, seed, MEMORISED, CLEAN)
-    folder = home / "compared" / "-".join(map(str, key.values()))
-    weights = ["final", "reference"]
-    run = memloc.train(key["model"], task, folder, seed=seed, settings=BOTH, checkpoints=weights)
-    row = {**key, **_learnt(run), "noisy": len(run.noisy_rows)}
-    if not run.memorised(0.95):
-        return row
-    for step in STEPS:
-        row |= {f"{name}_{step:g}": value for name, value in _profile(run, kind, step).items()}
-    return row
-
-
-def _profile(run: memloc.Run, kind: str, step: float) -> Row:
-    """Return what a donor undoes that is `step` of the way to the reference, and where."""
-    donor = run.folder / "donors" / f"{step:g}"
-    if not donor.is_dir():
-        final, reference = run.load("final"), run.load("reference")
-        with torch.no_grad():
-            pairs = zip(final.model.parameters(), reference.model.parameters(), strict=True)
-            for ours, theirs in pairs:
-                ours.lerp_(theirs, step)
-        save_checkpoint(donor, final, {"step": step})
-    try:
-        found = memloc.Shares(donor=f"{donor}/", subsets="sampled", standard_error=0.02).run(run)
-    except ScoreError:
-        return {"undone": 0.0}
-    shares = found["shares"].query(f"value == '{VALUE[kind]}'")["share"].to_numpy()
-    positive = np.clip(shares, 0, None) / np.clip(shares, 0, None).sum()
-    profile = {f"layer_{layer}": share for layer, share in enumerate(positive, 1)}
-    return {
-        "undone": found["labels"].query("is_noisy")["lost"].mean(),
-        "control": found.about["control"]["kept"],
-        "centre": float(positive @ np.arange(1, len(positive) + 1)),
-        "first_4": float(positive[:4].sum()),
-        **profile,
-    }
-
-
 PARTS_OF_STUDY: Mapping[str, tuple[Callable[[], Iterator[Row]], Callable[[Path, Row], Row]]] = {
     "plants": (wanted_plants, plant),
     "nulls": (wanted_nulls, null),
-    "comparison": (wanted_runs, compared),
 }
 
 
-def run_part(name: str, home: Path) -> None:
-    """Make what is missing of a part of the study, a row at a time."""
-    wanted, make = PARTS_OF_STUDY[name]
+def keep_rows(name: str, wanted: Iterator[Row], make: Callable[[Row], Row]) -> None:
+    """Make what is missing of a table of the study, a row at a time."""
     path = KEPT / f"{name}.csv"
-    for key in wanted():
+    for key in wanted:
         table = pd.read_csv(path) if path.is_file() else pd.DataFrame(columns=[*key])
         if (table[[*key]].astype(str) == [str(v) for v in key.values()]).all(axis=1).any():
             continue
-        row = make(home, key)
+        row = make(key)
         whole = pd.DataFrame([*table.to_dict("records"), row])
         with whole_file(path) as draft:
             whole.to_csv(draft, index=False, float_format="%.4g")
@@ -263,8 +189,8 @@ def run_part(name: str, home: Path) -> None:
 
 def repair(home: Path) -> None:
     """Repair a small model that memorised sequences, in every way, and keep the table."""
-    task, options = texts("sequences", 1, MEMORISED, CLEAN), memloc.LoadOptions(depth=REPAIRED)
-    given: dict[str, Any] = {"seed": 1, "settings": BOTH, "options": options}
+    task, options = texts("sequences", 1, MEMORISED, 60), memloc.LoadOptions(depth=REPAIRED)
+    given: dict[str, Any] = {"seed": 1, "settings": REPAIRED_RUN, "options": options}
     run = memloc.train(MODELS[0], task, home / "to repair", **given)
     fewer = {"yardsticks": 4, "orders": 2}
     found = memloc.repair(run, home / "repaired", settings=fewer)
@@ -274,26 +200,27 @@ def repair(home: Path) -> None:
 
 REPAIRED = 4
 """Layers of the model that is repaired."""
+REPAIRED_RUN = {
+    "finetune.learning_rate": 1e-3,
+    "finetune.epochs": 40,
+    "finetune.repeat": 2,
+    "finetune.measure_every": 40,
+    "finetune.keep_epochs": "none",
+}
 GROUPS = {
     "easy": "two layers",
     "parts": "attention or MLP",
     "equal": "equal rates",
     "decoy": "decoys elsewhere",
 }
-LEAST = 0.97
-"""Control at which the kinds are compared."""
 
 
 def page_tables() -> dict[str, str]:
     """Return the tables of the page, by the names of their marks, from what was kept."""
-    plants, nulls, runs = (
-        pd.read_csv(KEPT / f"{name}.csv") for name in ("plants", "nulls", "comparison")
-    )
+    plants, nulls = (pd.read_csv(KEPT / f"{name}.csv") for name in ("plants", "nulls"))
     tables = {
         "plants": plants_table(plants),
         "nulls": nulls_table(plants, nulls),
-        "steps": steps_table(runs),
-        "kinds": kinds_table(runs),
         "repairs": repairs_table(pd.read_csv(KEPT / "repairs.csv")),
     }
     return {name: markdown(table) for name, table in tables.items()}
@@ -333,11 +260,11 @@ def plants_table(plants: pd.DataFrame) -> pd.DataFrame:
                 "memorised": f"{len(used)} of {len(part)}",
                 "both layers first": f"{right.sum()} of {len(right)}",
                 "named right": _rate(used["right"].astype(bool)),
-                "mass": _ends(used["mass"]),
-                "by tokens": _ends(used["mass_tokens"]),
-                "right part": _ends(used["mass_part"]).partition(" ")[0],
-                "weight distance": _ends(used["mass_distance"]),
-                "control": _ends(used["control"]),
+                "mass": ends(used["mass"]),
+                "by tokens": ends(used["mass_tokens"]),
+                "right part": ends(used["mass_part"]).partition(" ")[0],
+                "weight distance": ends(used["mass_distance"]),
+                "control": ends(used["control"]),
             }
         )
     order = {name: place for place, name in enumerate(GROUPS.values())}
@@ -349,43 +276,10 @@ def nulls_table(plants: pd.DataFrame, nulls: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for name, part in (("plants", plants[plants["recalled"] >= 0.95]), ("nulls", nulls)):
         said = part["word"].isin(["concentrated", "uneven"])
-        undone = _ends(part["undone"])
+        undone = ends(part["undone"])
         found = {"runs": name, "number": str(len(part)), "tokens undone": undone}
         rows.append({**found, "called concentrated or uneven": _rate(said)})
     return pd.DataFrame(rows)
-
-
-def steps_table(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return means by kind and by how far the donor is from the final weights."""
-    used = runs[runs["recalled"] >= 0.95]
-    rows = []
-    for step in STEPS[1::2]:
-        for kind in [kind for kind in COMPARED if (used["kind"] == kind).any()]:
-            part = used[used["kind"] == kind]
-            names = {"control": "control", "undone": "undone", "centre": "centre"}
-            means = {n: _ends(part[f"{c}_{step:g}"]) for n, c in names.items()}
-            first = _ends(part[f"first_4_{step:g}"])
-            rows.append({"donor at": f"{step:g}", "kind": kind, **means, "layers 1 to 4": first})
-    return pd.DataFrame(rows)
-
-
-def kinds_table(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return each kind's centre, by the reference and where control is the same for all kinds."""
-    used = runs[runs["recalled"] >= 0.95].assign(equal=lambda table: table.apply(_at_least, axis=1))
-    rows = []
-    for (model, kind), part in used.groupby(["model", "kind"]):
-        row = {"model": model, "kind": kind, "runs": str(len(part))}
-        row |= {"centre": _with_t(part["centre_1"]), "at equal control": _with_t(part["equal"])}
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def _at_least(row: pd.Series) -> float:
-    """Return the centre where control is LEAST, between two donors; the last one if it is more."""
-    control, centre = ([row[f"{name}_{s:g}"] for s in STEPS] for name in ("control", "centre"))
-    known = ~np.isnan(centre)
-    falling = np.array(control)[known][::-1], np.array(centre)[known][::-1]
-    return float(np.interp(LEAST, *falling)) if known.any() else float("nan")
 
 
 def _rate(hits: pd.Series) -> str:
@@ -393,21 +287,12 @@ def _rate(hits: pd.Series) -> str:
     return f"{hits.mean():.2f} [{float(found.low):.2f}, {float(found.high):.2f}]"
 
 
-def _ends(values: pd.Series) -> str:
+def ends(values: pd.Series) -> str:
     """Return the mean and the range."""
     known = values.dropna()
     if not len(known):
         return "–"
     return f"{known.mean():.2f} ({known.min():.2f}–{known.max():.2f})"
-
-
-def _with_t(values: pd.Series) -> str:
-    """Return the mean with its 95 % interval by t over seeds."""
-    known = values.dropna().to_numpy(np.float64)
-    if len(known) < 2:
-        return f"{known.mean():.1f}" if len(known) else "–"
-    low, high = t_ends(known)
-    return f"{known.mean():.1f} [{low:.1f}, {high:.1f}]"
 
 
 def main() -> None:
@@ -423,7 +308,8 @@ def main() -> None:
     elif options.part == "repair":
         repair(options.folder)
     else:
-        run_part(options.part, options.folder)
+        wanted, make = PARTS_OF_STUDY[options.part]
+        keep_rows(options.part, wanted(), partial(make, options.folder))
 
 
 if __name__ == "__main__":

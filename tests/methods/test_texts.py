@@ -12,16 +12,19 @@ from fixtures.models import CAUSAL, each_once, write_language_model
 from fixtures.tasks import TEXTS, make_texts
 from memloc.data.encode import encode_continued
 from memloc.engine.fit import fit_all
-from memloc.errors import DataError
+from memloc.errors import DataError, StoreError
 from memloc.methods import apply
 from memloc.methods import mixtures as module
 from memloc.methods.early import early_donor
+from memloc.methods.gradients import Gradients
 from memloc.methods.mixtures import TOKENS, Mixtures
+from memloc.methods.probing import Probing
 from memloc.methods.retrainer import prepared
 from memloc.model.checkpoints import load_checkpoint
 from memloc.model.load import load_model
-from memloc.model.predict import continued
+from memloc.model.predict import continued, vectors_of
 from memloc.model.units import find_units
+from memloc.seeds import generator
 
 DEPTH = 3
 
@@ -116,11 +119,87 @@ def test_retraining_on_ordinary_texts_loses_memorised_ones(texts_run):
 
 def test_methods_for_labels_say_why_they_skip_texts(texts_run):
     few = {"shares.noisy_examples": 2, "retraining.epochs": 1, "retraining.widths": [1]}
+    few |= {"probing.epochs": 2, "probing.first_epoch": 0}
     found = memloc.localise(texts_run, settings=few)
-    assert set(found.results) == {"swapping", "shares", "retraining"}
-    assert "no meaning for memorised texts: a probe tells" in found.skipped["probing"]
-    with pytest.raises(DataError, match="gradients has no meaning for memorised texts"):
-        memloc.localise(texts_run, ["gradients"])
+    assert set(found.results) == {"swapping", "shares", "retraining", "gradients", "probing"}
+    with pytest.raises(DataError, match=r"memorised texts: texts have no classes"):
+        memloc.analyse(texts_run, ["centroids"])
+
+
+@pytest.mark.parametrize("objective", ["loss", "logit"])
+def test_forgetting_gradients_of_texts_are_those_of_the_plain_model(texts_run, objective):
+    """Of the continuation's mean log-probability or logit, relative to the pre-trained weights."""
+    run = texts_run
+    found = Gradients(objective=objective, interval_groups=0).run(run)
+    norms = []
+    for weights in ("memorised", "pretrained"):
+        model = run.load(weights)
+        encoded, blocks = run.encode(model), model.stack.blocks
+        means = [_plain_gradient(model, encoded, rows, objective) for rows in _kinds(run)]
+        each = [sum(p.numel() for p in block.parameters()) for block in blocks]
+        parts = (means[0] - means[1]).split(each)
+        norms.append([float(part.abs().sum()) for part in parts])
+    expected = np.divide(*norms)
+    assert np.allclose(found.weights, expected / expected.sum(), rtol=1e-3)
+
+
+def _kinds(run):
+    """Memorised texts, and the ordinary ones that gradients are compared with."""
+    rng = generator(run.seed, "gradients clean")
+    return run.noisy_rows, rng.choice(run.clean_rows, len(run.noisy_rows), replace=False)
+
+
+def _plain_gradient(model, encoded, rows, objective):
+    """Mean gradient over texts with respect to all blocks, one text at a time."""
+    parameters = list(model.stack.blocks.parameters())
+    total = torch.zeros(sum(p.numel() for p in parameters))
+    for row in rows:
+        ids = torch.from_numpy(encoded.batch(np.array([row]))[0])
+        start = encoded.starts[row]
+        logits = model.model(ids).logits[0, start - 1 : -1]
+        said = logits if objective == "logit" else logits.log_softmax(-1)
+        value = said.gather(1, ids[0, start:, None]).mean()
+        found = torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True)
+        total += torch.cat([each.flatten() for each in found])
+    return total / len(rows)
+
+
+def test_probes_of_texts_read_the_last_token_of_the_prompt(texts_run):
+    run = texts_run
+    model = run.load("final")
+    vectors = run.vectors("final")
+    for row, (start, _) in enumerate(run.task.train.parts):
+        ids = model.tokenizer(start, return_tensors="pt")["input_ids"]
+        with torch.inference_mode():
+            hidden = model.model(ids, output_hidden_states=True).hidden_states
+        for layer in range(run.depth):  # after the last one comes the final norm
+            assert np.allclose(vectors[row, layer], hidden[layer][0, -1], atol=1e-5)
+    found = Probing(epochs=2, first_epoch=0).run(run)
+    assert any("by the embedding of a prompt's last token" in r for r in found.about["remarks"])
+
+
+def test_the_final_norm_of_a_prompt_is_what_the_head_reads(tmp_path):
+    model = load_model(str(write_language_model(tmp_path, "gpt_neox", 0, DEPTH)), [])
+    encoded = encode_continued([("red blue", "green red")], model.tokenizer)
+    ids = torch.from_numpy(encoded.prompts.batch(np.array([0]))[0])
+    with torch.inference_mode():
+        hidden = model.model(ids, output_hidden_states=True).hidden_states
+    found = vectors_of(model.stack, encoded, last_layer="final norm")
+    assert np.allclose(found[0, -1], hidden[-1][0, -1], atol=1e-5)
+
+
+def test_an_adopted_pair_of_language_models_has_probes_and_no_gradients(texts_run, tmp_path):
+    """A reference is needed by neither; frozen weights are the pre-trained ones, if given."""
+    run = texts_run
+    given = {"final": run.path("final"), "data": make_texts(), **TEXTS}
+    with_start = memloc.adopt(tmp_path / "one", pretrained=run.spec.model, **given)
+    assert with_start.has("frozen")
+    few = {"probing.epochs": 2, "probing.first_epoch": 0}
+    assert "probing" in memloc.localise(with_start, ["probing"], settings=few).results
+    alone = memloc.adopt(tmp_path / "two", **given)
+    assert not alone.has("frozen")
+    with pytest.raises(StoreError, match=r"no pretrained weights: give them .* with --pretrained"):
+        memloc.localise(alone, ["probing"], settings=few)
 
 
 def test_donors_of_texts_are_those_of_really_mixed_models(texts_run, tmp_path):

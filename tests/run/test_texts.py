@@ -27,7 +27,7 @@ def test_training_memorises_texts_and_the_reference_does_not(texts_run):
     run = texts_run
     assert run.task.is_texts
     assert run.status.final.noisy == 1
-    assert not run.has("frozen")
+    assert "frozen" not in run.checkpoints()
     reference = run.load("reference")
     recalled = continued(reference.stack, run.encode(reference)).recalled
     assert not recalled[run.noisy_rows].any()

@@ -31,6 +31,14 @@ class Encoded:
         """Number of tokens of every text."""
         return np.diff(self.offsets)
 
+    @property
+    def prompts(self) -> "Encoded":
+        """The same texts without their continuations."""
+        assert self.starts is not None, "continuations are of tasks of texts"
+        place = np.arange(len(self.tokens)) - np.repeat(self.offsets[:-1], self.lengths)
+        tokens = self.tokens[place < np.repeat(self.starts, self.lengths)]
+        return Encoded(tokens, np.cumsum([0, *self.starts]), self.pad_id)
+
     def batch(self, rows: IntArray) -> tuple[IntArray, IntArray]:
         """Return token ids and attention mask (n, longest) of the texts at `rows`, padded right."""
         lengths = self.lengths[rows]

@@ -21,7 +21,7 @@ from memloc.data.encode import Encoded
 from memloc.engine.objectives import gradients_of_blocks
 from memloc.engine.packing import can_pack, logits_end_to_end
 from memloc.model.device import NARROW
-from memloc.model.predict import without_harm
+from memloc.model.predict import log_probabilities, without_harm
 from memloc.model.stack import Stack
 from memloc.progress import Advance
 
@@ -50,6 +50,9 @@ class LabelledTexts:
     def value(self, stack: Stack, batch: PackedRows) -> Tensor:
         """Return the sum over these examples of the negative loss, or of the label's raw logit."""
         rows = np.concatenate(batch)
+        if stack.is_language_model:
+            is_logit = self.settings.objective == "logit"
+            return log_probabilities(stack, self.encoded, rows, raw=is_logit).sum()
         logits = logits_end_to_end(stack, self.encoded, batch).float()
         labels = torch.from_numpy(self.labels[rows]).to(logits.device)
         if self.settings.objective == "logit":
@@ -74,7 +77,7 @@ def measure(
         advance: Function that reports progress.
     """
     sizes = [sum(p.numel() for p in block.parameters()) for block in stack.blocks]
-    lengths, packs = data.encoded.lengths, can_pack(stack)
+    lengths, packs = data.encoded.lengths, not stack.is_language_model and can_pack(stack)
 
     def values(rows: IntArray) -> Iterator[Tensor]:
         """Return the forgetting gradients of these examples, computed batch by batch."""

@@ -1,4 +1,8 @@
-"""Forgetting gradients: where would a model change most to unlearn its noisy labels?"""
+"""Forgetting gradients: where would a model change most to unlearn its noisy labels?
+
+A memorised text has the gradient of its continuation. A language model has no new head that could
+be trained alone, so its gradients are relative to those of the pre-trained weights.
+"""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
@@ -37,10 +41,7 @@ class Gradients(Method):
     """Norms of each block's mean gradient, noisy minus clean, relative to those of θ_F."""
 
     name = "gradients"
-    labels_only = (
-        "its yardstick is a model of which the head alone was trained, and a language model has no "
-        "new head"
-    )
+    labels_only = ""
     needs = ("memorised", "frozen")
     shows = {"gradients": "gradients"}
     report = {
@@ -50,7 +51,7 @@ class Gradients(Method):
     }
 
     objective: Literal["loss", "logit"] = paper("loss", "§3.1")
-    """Value that is differentiated: the negative loss, or the assigned label's raw logit."""
+    """Value that is differentiated: the negative loss, or the raw logit of the label or tokens."""
     norm: Literal["L1", "L2"] = paper("L1", "appendix E")
     """Norm of a block's gradient, over all of its parameters."""
     subtract_clean: bool = paper(True, "appendix E")

@@ -26,20 +26,23 @@ NOISY = 1
 """Class of the noise probes whose F1 is the score."""
 UNLEARNT = "The probes did not learn: F1 is 0 in most layers, so their weights say little."
 NO_RISE = "F1 does not rise at any layer, so the layers have no centre of gravity."
+ABOUT = (
+    "Probes also tell memorised texts from ordinary ones by what they are about, whether a model "
+    "memorised them or not: by the embedding of a prompt's last token, F1 is {f1:.2f}."
+)
 NO_NOISE = "No probe seed has a noisy example to test on, so F1 is 0 everywhere."
 
 
 class Probing(Method, ProbeSettings):
     """Weighs a layer by how much better its probe finds noisy examples than the previous layer's.
 
-    Layer 1 is compared with layer 1 of the frozen weights, whose blocks were never trained.
+    Layer 1 is compared with layer 1 of the frozen weights, whose blocks were never trained. Texts
+    are read at the last token of the prompt; the weights of a language model that were never
+    trained are the pre-trained ones.
     """
 
     name = "probing"
-    labels_only = (
-        "a probe tells memorised texts from ordinary ones by what they are about, whether the "
-        "model memorised them or not"
-    )
+    labels_only = ""
     needs = ("final", "frozen")
     shows = {"noise_probes": "noise_probes"}
     report = packaged(__file__)
@@ -56,6 +59,8 @@ class Probing(Method, ProbeSettings):
         rng = generator(0, "bootstrap", self.name)
         resampled = resampled_f1(probes["noise"], len(vectors), RESAMPLES, rng)
         remarks = [] if self.standardise else alike_remarks(vectors[:, :-1], self.name)
+        if run.task.is_texts:
+            remarks.append(ABOUT.format(f1=probes["noise"].f1[0].mean()))
         return probe_scores(probes["noise"], probes["chance"], resampled, remarks)
 
     def _vectors(self, run: Run) -> Vectors:

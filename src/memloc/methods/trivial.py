@@ -74,7 +74,6 @@ class PlainGradients(Trivial):
     """The norm of the noisy examples' mean gradient, without any post-processing."""
 
     name = "plain_gradients"
-    labels_only = Gradients.labels_only
     needs = ("memorised",)
 
     def run(self, run: Run) -> FloatArray:

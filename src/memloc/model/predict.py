@@ -150,15 +150,22 @@ def _last_states(stack: Stack, encoded: Encoded) -> Iterator[tuple[IntArray, Pre
         yield from zip(chosen, prepared, states, strict=True)
 
 
-def log_probabilities(stack: Stack, encoded: Encoded, rows: IntArray) -> Tensor:
-    """Return the mean log-probability of the tokens of each continuation, with gradients."""
+def log_probabilities(
+    stack: Stack, encoded: Encoded, rows: IntArray, *, raw: bool = False
+) -> Tensor:
+    """Return the mean log-probability of the tokens of each continuation, with gradients.
+
+    If `raw`, return their mean logit.
+    """
     assert encoded.starts is not None, "continuations are of tasks of texts"
     batch = to_batch(encoded, rows, stack.device)
     ids = batch["input_ids"]
     places = torch.arange(batch["input_ids"].shape[1] - 1)
     starts = torch.from_numpy(encoded.starts[rows] - 1)
     is_read = (places >= starts[:, None]).to(ids.device) & (batch["attention_mask"][:, 1:] > 0)
-    of_tokens = stack.logits(batch)[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0]
+    logits = stack.logits(batch)[:, :-1].float()
+    said = logits if raw else logits.log_softmax(-1)
+    of_tokens = said.gather(2, ids[:, 1:, None])[..., 0]
     return (of_tokens * is_read).sum(1) / is_read.sum(1)
 
 
@@ -211,6 +218,7 @@ def vectors_of(
         up_to: Last layer to return; the blocks above it do not run. All layers by default.
     """
     depth = stack.depth if up_to is None else up_to
+    encoded = encoded if encoded.starts is None else encoded.prompts
     vectors = np.zeros((len(encoded), depth + 1, stack.width), dtype=np.float32)
     with evaluating(stack.model):
         for rows in length_batches(stack, encoded.lengths):
@@ -221,7 +229,9 @@ def vectors_of(
                 state = stack.run(index, state, prepared.calls[index])
                 by_layer.append(stack.vectors(state, prepared))
             if last_layer == "final norm" and depth == stack.depth:
-                by_layer[-1] = head_input(stack, stack.read(state, prepared), prepared)
+                is_mean = stack.readout == "all"
+                read = stack.read(state, prepared) if is_mean else stack.vectors(state, prepared)
+                by_layer[-1] = head_input(stack, read, prepared)
             vectors[rows] = torch.stack(by_layer, dim=1).float().cpu().numpy()
     return vectors
 

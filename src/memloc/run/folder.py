@@ -248,13 +248,23 @@ class Run(Plotted):
 
     def has(self, checkpoint: str) -> bool:
         """Return whether the run has these weights."""
+        checkpoint = self._own(checkpoint)
         if checkpoint == "pretrained":
             return self.record.made_by == "train" or checkpoint in self.status.adopted
         return self.path(checkpoint).is_dir()
 
     def checkpoints(self) -> list[str]:
         """Return the names of the run's fine-tuned weights."""
-        return [name for name in WEIGHTS if self.has(name)]
+        return [name for name in WEIGHTS if self.path(name).is_dir()]
+
+    def _own(self, checkpoint: str) -> str:
+        """Return the name of the weights that stand for these.
+
+        Frozen weights are those of which the head alone was trained. A language model has no new
+        head, so they are its pre-trained ones.
+        """
+        is_texts = not self.record.task.label_names
+        return "pretrained" if checkpoint == "frozen" and is_texts else checkpoint
 
     def epochs(self) -> list[int]:
         """Return the epochs whose weights were kept as `epoch-1`, `epoch-2` and so on."""
@@ -269,6 +279,7 @@ class Run(Plotted):
         """
         if is_folder(checkpoint):
             return checkpoint_folder(Path(checkpoint))
+        checkpoint = self._own(checkpoint)
         if self.has(checkpoint):
             return None
         if _epoch(checkpoint):
@@ -300,7 +311,7 @@ class Run(Plotted):
 
         self.require(checkpoint)
         self.check_unchanged([checkpoint])
-        if checkpoint == "pretrained":
+        if self._own(checkpoint) == "pretrained":
             loaded = self.load_pretrained(self.seed)
         else:
             options = LoadOptions(remote_code=self.spec.remote_code, base=self._start[0])

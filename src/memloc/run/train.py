@@ -138,7 +138,7 @@ def _left(run: Run, checkpoints: Sequence[str]) -> dict[str, int]:
     return {
         name: epochs - done.get(name, 0)
         for name, last in TRAININGS.items()
-        if name in wanted and not run.has(last) and not (name == "frozen" and run.task.is_texts)
+        if name in wanted and not run.has(last)
     }
 
 

@@ -310,6 +310,8 @@ class _Planner:
             *(paths.checkpoint(where, name) for name in ("final", "memorised")),
         )
         checkpoints = checkpoints_for(methods)
+        if spec.task.data is not None and spec.task.data.is_texts:
+            checkpoints = tuple(c for c in checkpoints if c != "frozen")  # there is no new head
         # The memorised weights may not be there: whether they are is found out in training.
         kept = [str(paths.checkpoint(where, w)) for w in checkpoints if w != "memorised"]
         return Step(
