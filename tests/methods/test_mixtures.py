@@ -134,15 +134,15 @@ def test_no_more_is_held_than_the_budget_allows(memory, streamed, monkeypatch):
     mixtures = mixtures_of(final, reference, memory=memory)
     monkeypatch.setattr(module.Mixtures, "is_streamed", streamed)
     held, most = [], []
-    go = module._Walk.go
+    go = module._go
 
-    def watched(walk, parts, layer):
+    def watched(parts, layer):
         held.append(sum(part.states.nbytes for part in parts))
         most.append(sum(held))
-        go(walk, parts, layer)
+        go(parts, layer)
         held.pop()
 
-    monkeypatch.setattr(module._Walk, "go", watched)
+    monkeypatch.setattr(module, "_go", watched)
     windowed_logits(mixtures, encoded)
     least = 2 * (depth + 1) * longest * mixtures.stacks[0].width * 4
     assert 0 < max(most) <= max(memory, least)

@@ -301,7 +301,7 @@ class Game(Method):
         self, run: Run, mixtures: "Mixtures", encoded: Encoded, design: Design, rows: IntArray
     ) -> FloatArray:
         """Return the values (values, examples, mixtures); finished batches are kept on disk."""
-        from memloc.methods.mixtures import goals_of
+        from memloc.methods.mixtures import Batch, goals_of
 
         labels = goals_of(run, mixtures.stacks[0], encoded)[rows]
         folder, maker = run.work(self.name), Maker(self.name, self.version)
@@ -309,25 +309,30 @@ class Game(Method):
         n_values = len(mixtures.outcome.names)
         outcomes = np.empty((n_values, len(rows), design.n_values), dtype=np.float32)
 
-        def play(places: IntArray, subsets: Sequence[int]) -> FloatArray:
-            values = mixtures.values(encoded, rows[places], labels[places], subsets)
-            return np.asarray(values.cpu().numpy())
-
         batches = list(mixtures.batches(encoded, rows))
         if design.sizes is None:  # each example has mixtures of its own
             batches = [np.array([place]) for places in batches for place in places]
+        asked = [Batch(rows[p], labels[p], design.subsets(int(p[0]))) for p in batches]
+        groups = mixtures.groups(encoded, asked)
         if design.announced or self.stream:
-            some, subsets = batches[0], design.subsets(int(batches[0][0]))
-            seconds = _seconds_per_layer(design, subsets[:TIMED], partial(play, some))
-            read = mixtures.bytes_read(encoded, rows[some], subsets)
-            tell(_announced(design, len(rows), seconds * len(batches), read * len(batches)))
+            first = partial(mixtures.values, encoded, asked[0].rows, asked[0].labels)
+            seconds = _seconds_per_layer(design, asked[0].subsets[:TIMED], first) * len(batches)
+            read = len(groups) * mixtures.bytes_read(encoded, groups[0])
+            tell(_announced(design, len(rows), seconds, _streamed(mixtures, read)))
+        left = iter(batches)
         with track(f"{run.name} · {self.name}", len(rows)) as advance:
-            for number, places in enumerate(batches):
+            for number, group in enumerate(groups):
+                own = [next(left) for _ in group]
+                places = np.concatenate(own)
                 key = unfinished_key(maker, {**decided_by, "places": places.tolist()})
-                first = int(places[0])
 
                 def make() -> dict[str, Any]:
-                    return {"values": design.kept(play(places, design.subsets(first)), first)}  # noqa: B023 - called at once
+                    values = mixtures.values_of(encoded, group)  # noqa: B023 - called at once
+                    kept = [
+                        design.kept(each.cpu().numpy(), int(p[0]))
+                        for each, p in zip(values, own, strict=True)  # noqa: B023
+                    ]
+                    return {"values": np.concatenate(kept, axis=1)}
 
                 batch = memo(paths.kept_batch(folder, number), key, make, ARRAYS)
                 outcomes[:, places] = batch["values"]
@@ -357,19 +362,26 @@ def _seconds_per_layer(design: Design, subsets: Sequence[int], play: Callable[..
     return (time.perf_counter() - began) / count_layers(design.met, subsets)
 
 
-def _announced(design: Design, n_texts: int, per_layer: float, read: float) -> str:
-    """Return a sentence on how much work a plan is.
+def _announced(design: Design, n_texts: int, per_layer: float, streamed: str) -> str:
+    """Return a sentence on how much work a plan is; `per_layer`: seconds of a layer, all texts."""
+    work = design.announced or "Streaming"
+    minutes = per_layer * design.layers / 60
+    said = f"{work}: {design.layers:,} layers for each of {n_texts} texts, "
+    return f"{said}about {minutes:.1f} minutes{streamed}."
 
-    `per_layer` are the seconds of one layer for all texts; `read` are the bytes of blocks that are
-    read from disk if models are streamed.
+
+def _streamed(mixtures: "Mixtures", read: float) -> str:
+    """Return what models that are streamed need of memory and disk; nothing of models in memory.
+
+    `read` are the bytes of blocks that are read in all.
     """
-    sentence = (
-        f"{design.announced or 'Streaming'}: {design.layers:,} layers for each of {n_texts} texts"
+    if not mixtures.is_streamed:
+        return ""
+    held, files = mixtures.bytes_held / 1e9, mixtures.bytes_on_disk / 1e9
+    return (
+        f"; at most {held:,.1f} GB of memory besides libraries; about {read / 1e9:,.1f} GB are "
+        f"read, of {files:,.1f} GB of files, as far as these are not in memory"
     )
-    sentence += f", about {per_layer * design.layers / 60:.1f} minutes"
-    if read:
-        sentence += f"; about {read / 1e9:,.1f} GB are read from files that are not in memory"
-    return f"{sentence}."
 
 
 def seconds_per_text(design: Design, sizes: Sizes) -> float:

@@ -170,16 +170,54 @@ class Mixtures:
         """Return how many states of this size are continued at once."""
         return max(1, self.memory // (self.most_grown * state_bytes))
 
-    def bytes_read(self, encoded: Encoded, rows: IntArray, subsets: Sequence[int]) -> int:
-        """Return about how many bytes a batch reads from disk; 0 for models held in memory."""
-        final = self.stacks[0]
-        numbers = len(rows) * int(encoded.lengths[rows[0]]) * final.width
-        held = self.most_held(4 * numbers)
-        states = [1, *map(len, beginnings(self.met, subsets)[:-1])]
+    def groups(self, encoded: Encoded, batches: "Sequence[Batch]") -> "list[list[Batch]]":
+        """Return the batches in groups whose blocks are read together.
+
+        Models in memory have one batch per group; so have streamed ones if no more states fit.
+        """
+        if not self.is_streamed:
+            return [[batch] for batch in batches]
+        groups: list[list[Batch]] = []
+        room = 0.0
+        for batch in batches:
+            share = max(self._states(batch)) / self.most_held(self._state_bytes(encoded, batch))
+            if share > room:
+                groups.append([])
+                room = 1.0
+            groups[-1].append(batch)
+            room -= share
+        return groups
+
+    def bytes_read(self, encoded: Encoded, group: "Sequence[Batch]") -> int:
+        """Return about how many bytes a group reads from disk; 0 for models held in memory."""
+        held = [self.most_held(self._state_bytes(encoded, batch)) for batch in group]
+        states = zip(*(self._states(batch) for batch in group), strict=True)
+        times = [np.ceil(sum(np.divide(n, held))) for n in states]
         return sum(
-            -(-n // held) * sum(bytes_read(stack.blocks[layer]) for stack in variants.values())
-            for layer, (n, variants) in enumerate(zip(states, self.variants, strict=True))
+            int(n) * sum(bytes_read(stack.blocks[layer]) for stack in variants.values())
+            for layer, (n, variants) in enumerate(zip(times, self.variants, strict=True))
         )
+
+    @property
+    def bytes_held(self) -> int:
+        """Largest number of bytes of weights and states that are held at once, if streamed."""
+        final = self.stacks[0].model
+        blocks = [sum(p.numel() for p in block.parameters()) for block in self.stacks[0].blocks]
+        outside = sum(p.nbytes for p in final.parameters() if not p.is_meta)
+        return outside + 4 * max(blocks) + self.memory
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """Number of bytes of the files that both models are streamed from."""
+        places = [place for stack in self.stacks for place in stack.model.places.values()]
+        return sum(place.size for place in {*places})
+
+    def _states(self, batch: "Batch") -> list[int]:
+        """Return the number of states of each text that go into each layer."""
+        return [1, *map(len, _tree(self.met, batch.asked).wanted[:-1])]
+
+    def _state_bytes(self, encoded: Encoded, batch: "Batch") -> int:
+        return 4 * len(batch.rows) * int(encoded.lengths[batch.rows[0]]) * self.stacks[0].width
 
     def values(
         self, encoded: Encoded, rows: IntArray, labels: IntArray, subsets: Sequence[int]
@@ -192,15 +230,39 @@ class Mixtures:
             labels: Labels of these texts, or the tokens of their continuations.
             subsets: Numbers whose bits say which units are the donor's.
         """
+        return self.values_of(encoded, [Batch(rows, labels, subsets)])[0]
+
+    def values_of(self, encoded: Encoded, group: "Sequence[Batch]") -> list[Tensor]:
+        """Return the outcome (values, texts, subsets) of each batch of a group."""
         final, donor = self.stacks
-        if encoded.starts is not None:
-            labels = labels[:, : int((encoded.lengths - encoded.starts)[rows[0]])]
         with evaluating(final.model), evaluating(donor.model), torch.inference_mode():
-            prepared = final.prepare(to_batch(encoded, rows, final.device))
-            tree = _tree(self.met, subsets if isinstance(subsets, range) else tuple(subsets))
-            walk = _Walk(self, prepared, torch.from_numpy(labels).to(final.device), tree)
-            walk.go([_Part(prepared.state[None], [0])], 0)
-            return walk.values
+            walks = []
+            for batch in group:
+                labels = batch.labels
+                if encoded.starts is not None:
+                    sizes = encoded.lengths - encoded.starts
+                    labels = labels[:, : int(sizes[batch.rows[0]])]
+                prepared = final.prepare(to_batch(encoded, batch.rows, final.device))
+                goals = torch.from_numpy(labels).to(final.device)
+                walks.append(_Walk(self, prepared, goals, _tree(self.met, batch.asked)))
+            _go([_Part(walk, walk.prepared.state[None], [0]) for walk in walks], 0)
+            return [walk.values for walk in walks]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Texts of equal length, and the mixtures that they need."""
+
+    rows: IntArray
+    labels: IntArray
+    """Labels of these texts, or the tokens of their continuations."""
+    subsets: Sequence[int]
+    """Numbers whose bits say which units are the donor's."""
+
+    @property
+    def asked(self) -> range | tuple[int, ...]:
+        """The subsets in a form that can be a key."""
+        return self.subsets if isinstance(self.subsets, range) else tuple(self.subsets)
 
 
 @dataclass(frozen=True)
@@ -252,8 +314,9 @@ def _with_block(stack: Stack, layer: int, block: nn.Module) -> Stack:
 
 @dataclass(frozen=True)
 class _Part:
-    """States (streams, texts, tokens, width) of these subsets so far."""
+    """States (streams, texts, tokens, width) of a batch, which are of these subsets so far."""
 
+    walk: "_Walk"
     states: Tensor
     subsets: list[int]
 
@@ -261,11 +324,63 @@ class _Part:
         """Cut into parts of at most this many states."""
         for start in range(0, len(self.subsets), size):
             here = slice(start, start + size)
-            yield _Part(self.states[here], self.subsets[here])
+            yield _Part(self.walk, self.states[here], self.subsets[here])
 
 
 def _joined(parts: list[_Part]) -> _Part:
-    return _Part(torch.cat([p.states for p in parts]), [s for p in parts for s in p.subsets])
+    states = torch.cat([part.states for part in parts])
+    return _Part(parts[0].walk, states, [s for part in parts for s in part.subsets])
+
+
+def _go(parts: list[_Part], layer: int) -> None:
+    """Continue parts from this layer on: one at a time, or as many as memory holds if streamed.
+
+    The numbers of a part do not depend on which other parts pass a layer with it.
+    """
+    grown = _grown(parts, layer)
+    mixtures = parts[0].walk.mixtures
+    if layer + 1 == len(mixtures.variants):
+        for part in grown:
+            part.walk.finish(part.states, part.subsets)
+        return
+    cut = [piece for part in grown for piece in part.cut(part.walk.held)]
+    del grown
+    for some in _together(cut, streamed=mixtures.is_streamed):
+        _go(some, layer + 1)
+
+
+def _together(parts: list[_Part], *, streamed: bool) -> Iterator[list[_Part]]:
+    """Yield parts that pass a layer together: one at a time, or what fits in memory if streamed."""
+    some: list[_Part] = []
+    used = 0.0
+    for part in parts:
+        share = len(part.subsets) / part.walk.most
+        if some and (not streamed or used + share > 1 + 1e-9):
+            yield some
+            some, used = [], 0.0
+        some.append(part)
+        used += share
+    if some:
+        yield some
+
+
+def _grown(parts: list[_Part], layer: int) -> list[_Part]:
+    """Continue parts in every requested variant of a layer; each is read once if streamed."""
+    mixtures = parts[0].walk.mixtures
+    grown_parts: list[list[_Part]] = [[] for _ in parts]
+    for bits, variant in mixtures.variants[layer].items():
+        fits = [part.walk.fitting(part.subsets, bits, layer) for part in parts]
+        if not any(fits):
+            continue
+        with opened(variant.blocks[layer]):
+            for part, grown, places in zip(parts, grown_parts, fits, strict=True):
+                if places:
+                    is_all = len(places) == len(part.subsets)
+                    chosen = part.states if is_all else part.states[places]
+                    after = part.walk.run(variant, layer, chosen)
+                    subsets = [part.subsets[i] | bits for i in places]
+                    grown.append(_Part(part.walk, after, subsets))
+    return [_joined(grown_parts.pop(0)) for _ in parts]
 
 
 class _Walk:
@@ -279,57 +394,24 @@ class _Walk:
         self.here = slice(place, place + 1)
         if labels.ndim > 1:
             self.here = slice(place - labels.shape[1], place)
-        held = mixtures.most_held(state.nbytes)
-        self.held = min(MOST_HELD, held)
+        self.most = mixtures.most_held(state.nbytes)
+        """States that memory holds."""
+        self.held = min(MOST_HELD, self.most)
         """States of a part."""
-        self.parts_at_once = max(1, held // self.held) if mixtures.is_streamed else 1
-        """Parts that go through a layer before the next one, so that it is read once for all."""
         self.at_once = max(1, CALL_TOKENS // state[..., 0].numel())
         n_values = len(mixtures.outcome.names)
         self.values = torch.empty(n_values, len(state), len(tree.places), device=state.device)
 
-    def go(self, parts: list[_Part], layer: int) -> None:
-        """Continue parts from this layer on: one at a time, or as many as memory holds.
-
-        The numbers of a part do not depend on which other parts pass a layer with it.
-        """
-        grown = self._grown(parts, layer)
-        if layer + 1 == len(self.mixtures.variants):
-            for part in grown:
-                self._finish(part.states, part.subsets)
-            return
-        cut = [piece for part in grown for piece in part.cut(self.held)]
-        del grown
-        for start in range(0, len(cut), self.parts_at_once):
-            self.go(cut[start : start + self.parts_at_once], layer + 1)
-
-    def _grown(self, parts: list[_Part], layer: int) -> list[_Part]:
-        """Continue parts in every requested variant of a layer; each variant is read once if
-        streamed.
-        """
+    def fitting(self, subsets: list[int], bits: int, layer: int) -> list[int]:
+        """Return the places of the subsets that go on in this variant of a layer."""
         wanted, decided = self.tree.wanted[layer], self.mixtures.decided[layer]
-        grown_parts: list[list[_Part]] = [[] for _ in parts]
-        for bits, variant in self.mixtures.variants[layer].items():
-            fits = [
-                [
-                    i
-                    for i, subset in enumerate(part.subsets)
-                    if subset | bits in wanted and (subset ^ bits) & decided == 0
-                ]
-                for part in parts
-            ]
-            if not any(fits):
-                continue
-            with opened(variant.blocks[layer]):
-                for part, grown, places in zip(parts, grown_parts, fits, strict=True):
-                    if places:
-                        is_all = len(places) == len(part.subsets)
-                        chosen = part.states if is_all else part.states[places]
-                        after = self._run(variant, layer, chosen)
-                        grown.append(_Part(after, [part.subsets[i] | bits for i in places]))
-        return [_joined(grown_parts.pop(0)) for _ in parts]
+        return [
+            i
+            for i, subset in enumerate(subsets)
+            if subset | bits in wanted and (subset ^ bits) & decided == 0
+        ]
 
-    def _run(self, variant: Stack, layer: int, states: Tensor) -> Tensor:
+    def run(self, variant: Stack, layer: int, states: Tensor) -> Tensor:
         """Return the states after a variant of this layer, or what the head reads of them."""
         parts = []
         for start in range(0, len(states), self.at_once):
@@ -345,7 +427,7 @@ class _Walk:
             parts.append(flat.view(*some.shape[:2], *flat.shape[1:]))
         return torch.cat(parts)
 
-    def _finish(self, read: Tensor, subsets: list[int]) -> None:
+    def finish(self, read: Tensor, subsets: list[int]) -> None:
         final, outcome = self.mixtures.stacks[0], self.mixtures.outcome
         step = len(read)
         if final.is_language_model:
