@@ -33,7 +33,7 @@ from memloc.store.memo import ARRAYS, Maker, memo, unfinished_key
 from memloc.store.records import as_table
 
 if TYPE_CHECKING:
-    from memloc.methods.mixtures import Mixtures, Outcome
+    from memloc.methods.mixtures import Batch, Mixtures, Outcome
     from memloc.model.load import Classifier
 
 BASE = "base"
@@ -326,14 +326,7 @@ class Game(Method):
                 places = np.concatenate(own)
                 key = unfinished_key(maker, {**decided_by, "places": places.tolist()})
 
-                def make() -> dict[str, Any]:
-                    values = mixtures.values_of(encoded, group)  # noqa: B023 - called at once
-                    kept = [
-                        design.kept(each.cpu().numpy(), int(p[0]))
-                        for each, p in zip(values, own, strict=True)  # noqa: B023
-                    ]
-                    return {"values": np.concatenate(kept, axis=1)}
-
+                make = partial(_values, mixtures, encoded, group, design, own)
                 batch = memo(paths.kept_batch(folder, number), key, make, ARRAYS)
                 outcomes[:, places] = batch["values"]
                 advance(len(places))
@@ -353,6 +346,19 @@ class Game(Method):
             "met": design.met,
             "rows": rows.tolist(),
         }
+
+
+def _values(
+    mixtures: "Mixtures",
+    encoded: Encoded,
+    group: "Sequence[Batch]",
+    design: Design,
+    places: Sequence[IntArray],
+) -> dict[str, Any]:
+    """Return the values of the batches of a group as they are kept, by the places of their rows."""
+    pairs = zip(mixtures.values_of(encoded, group), places, strict=True)
+    kept = [design.kept(values.cpu().numpy(), int(own[0])) for values, own in pairs]
+    return {"values": np.concatenate(kept, axis=1)}
 
 
 def _seconds_per_layer(design: Design, subsets: Sequence[int], play: Callable[..., Any]) -> float:

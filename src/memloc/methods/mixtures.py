@@ -171,7 +171,7 @@ class Mixtures:
         return max(1, self.memory // (self.most_grown * state_bytes))
 
     def groups(self, encoded: Encoded, batches: "Sequence[Batch]") -> "list[list[Batch]]":
-        """Return the batches in groups whose blocks are read together.
+        """Return the batches in groups that share each reading of a block.
 
         Models in memory have one batch per group; so have streamed ones if no more states fit.
         """
@@ -204,13 +204,13 @@ class Mixtures:
         final = self.stacks[0].model
         blocks = [sum(p.numel() for p in block.parameters()) for block in self.stacks[0].blocks]
         outside = sum(p.nbytes for p in final.parameters() if not p.is_meta)
-        return outside + 4 * max(blocks) + self.memory
+        return int(outside) + 4 * max(blocks) + self.memory
 
     @property
     def bytes_on_disk(self) -> int:
         """Number of bytes of the files that both models are streamed from."""
         places = [place for stack in self.stacks for place in stack.model.places.values()]
-        return sum(place.size for place in {*places})
+        return sum(int(place.size) for place in {*places})
 
     def _states(self, batch: "Batch") -> list[int]:
         """Return the number of states of each text that go into each layer."""
@@ -345,12 +345,12 @@ def _go(parts: list[_Part], layer: int) -> None:
         return
     cut = [piece for part in grown for piece in part.cut(part.walk.held)]
     del grown
-    for some in _together(cut, streamed=mixtures.is_streamed):
+    for some in _fitting(cut, streamed=mixtures.is_streamed):
         _go(some, layer + 1)
 
 
-def _together(parts: list[_Part], *, streamed: bool) -> Iterator[list[_Part]]:
-    """Yield parts that pass a layer together: one at a time, or what fits in memory if streamed."""
+def _fitting(parts: list[_Part], *, streamed: bool) -> Iterator[list[_Part]]:
+    """Yield parts that pass a layer at once: single ones, or what fits in memory if streamed."""
     some: list[_Part] = []
     used = 0.0
     for part in parts:
