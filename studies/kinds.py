@@ -22,9 +22,10 @@ import memloc
 from memloc.data.task import Task
 from memloc.errors import ScoreError
 from memloc.model.checkpoints import save_checkpoint
+from memloc.reporting.figures import save_spec
 from memloc.reporting.tables import markdown
 from memloc.stats.intervals import t_ends
-from studies.pages import put
+from studies.pages import IMAGES, put
 from studies.texts import KEPT, PAGE, Row, ends, keep_rows, learnt, texts
 
 KINDS = ("labels", "facts", "sequences")
@@ -178,10 +179,11 @@ def _donor(run: memloc.Run, step: float) -> str:
 
 def page_tables() -> dict[str, str]:
     """Return the tables of the page, by the names of their marks, from what was kept."""
-    embedded = pd.read_csv(KEPT / "comparison.csv")
+    embedded, real = (pd.read_csv(KEPT / f"{name}.csv") for _, name in DESIGNS.values())
     tables = {
         "steps": steps_table(embedded, EMBEDDED.steps[1::2]),
         "kinds": kinds_table(embedded),
+        "real": real_table(real),
     }
     return {name: markdown(table) for name, table in tables.items()}
 
@@ -231,6 +233,32 @@ def real_table(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def picture(runs: pd.DataFrame) -> dict[str, Any]:
+    """Draw the share of each group of layers of the real model, by kind, over seeds."""
+    columns = [name for name in runs if name.startswith("layer_")]
+    long = runs.melt(["kind", "seed"], columns, "group", "share")
+    first = long["group"].str.extract(r"layer_(\d+)_")[0].astype(int)
+    layers = first.map(lambda layer: f"{layer}–{layer + GROUP - 1}")
+    order = list(dict.fromkeys(layers))
+    x = {"field": "layers", "type": "nominal", "sort": order, "axis": {"labelAngle": 0}}
+    x["title"] = f"layers of SmolLM2-135M, {DEPTH} in all"
+    share = {"type": "quantitative", "title": "share of what is undone", "axis": {"format": "%"}}
+    colour = {"field": "kind", "type": "nominal", "title": None, "sort": [*KINDS]}
+    mean = {**share, "field": "share", "aggregate": "mean"}
+    encoding = {"x": x, "xOffset": {"field": "kind", "sort": [*KINDS]}}
+    point = {**encoding, "y": {**share, "field": "share"}}
+    return {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "data": {"values": long.assign(layers=layers).drop(columns="group").to_dict("records")},
+        "width": 440,
+        "height": 220,
+        "layer": [
+            {"mark": "bar", "encoding": {**encoding, "y": mean, "color": colour}},
+            {"mark": {"type": "point", "size": 14, "color": "#444"}, "encoding": point},
+        ],
+    }
+
+
 def _at_least(row: pd.Series) -> float:
     """Return the centre where control is LEAST, between two donors; the last one if it is more."""
     control, centre = ([row[f"{name}_{s:g}"] for s in EMBEDDED.steps] for name in MEASURED)
@@ -262,6 +290,7 @@ def main() -> None:
     if asked.part == "page":
         for name, text in page_tables().items():
             put(name, text, PAGE)
+        save_spec(picture(pd.read_csv(KEPT / "real.csv")), IMAGES / "texts.svg")
         return
     design, table = DESIGNS[asked.part]
 
