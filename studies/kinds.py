@@ -235,7 +235,7 @@ def real_table(runs: pd.DataFrame) -> pd.DataFrame:
 
 def picture(runs: pd.DataFrame) -> dict[str, Any]:
     """Draw the share of each group of layers of the real model, by kind, over seeds."""
-    columns = [name for name in runs if name.startswith("layer_")]
+    columns = [str(name) for name in runs if str(name).startswith("layer_")]
     long = runs.melt(["kind", "seed"], columns, "group", "share")
     first = long["group"].str.extract(r"layer_(\d+)_")[0].astype(int)
     layers = first.map(lambda layer: f"{layer}–{layer + GROUP - 1}")
