@@ -13,7 +13,7 @@ from fixtures.tasks import make_texts as make_continued
 from memloc.data.encode import encode_continued
 from memloc.errors import ModelError
 from memloc.methods import mixtures as module
-from memloc.methods.mixtures import TOKENS, Batch, Mixtures
+from memloc.methods.mixtures import TOKENS, MixedBatch, Mixtures
 from memloc.model import streamed
 from memloc.model.checkpoints import load_checkpoint
 from memloc.model.load import load_model
@@ -116,7 +116,7 @@ def test_reading_is_shared_by_all_states_that_memory_holds(tmp_path, kept, monke
     n_weights = len(list(final.stack.blocks[0].parameters()))
     assert kept["reads"] == 2 * 4 * n_weights  # final and donor, four blocks of each
     sizes = [streamed.bytes_read(stack.blocks[0]) for stack in (final.stack, donor.stack)]
-    batch = Batch(np.arange(2), np.arange(2), range(16))
+    batch = MixedBatch(np.arange(2), np.arange(2), range(16))
     assert mixtures.bytes_read(encoded, [batch]) == 4 * sum(sizes)
 
 
@@ -128,7 +128,7 @@ def test_a_block_is_read_once_for_texts_of_all_lengths(tmp_path, kept, monkeypat
     encoded, rows = make_texts(final.model, (9, 7, 7, 3)), np.arange(4)
     places = list(mixtures.batches(encoded, rows))
     subsets = [range(16), [0, 3, 15], range(0, 16, 5)]
-    batches = [Batch(rows[p], rows[p], own) for p, own in zip(places, subsets, strict=True)]
+    batches = [MixedBatch(rows[p], rows[p], own) for p, own in zip(places, subsets, strict=True)]
     (group,) = mixtures.groups(encoded, batches)
     alone = [mixtures.values(encoded, b.rows, b.labels, b.subsets) for b in batches]
     kept["reads"] = 0

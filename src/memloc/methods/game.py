@@ -33,7 +33,7 @@ from memloc.store.memo import ARRAYS, Maker, memo, unfinished_key
 from memloc.store.records import as_table
 
 if TYPE_CHECKING:
-    from memloc.methods.mixtures import Batch, Mixtures, Outcome
+    from memloc.methods.mixtures import MixedBatch, Mixtures, Outcome
     from memloc.model.load import Classifier
 
 BASE = "base"
@@ -301,7 +301,7 @@ class Game(Method):
         self, run: Run, mixtures: "Mixtures", encoded: Encoded, design: Design, rows: IntArray
     ) -> FloatArray:
         """Return the values (values, examples, mixtures); finished batches are kept on disk."""
-        from memloc.methods.mixtures import Batch, goals_of
+        from memloc.methods.mixtures import MixedBatch, goals_of
 
         labels = goals_of(run, mixtures.stacks[0], encoded)[rows]
         folder, maker = run.work(self.name), Maker(self.name, self.version)
@@ -312,7 +312,7 @@ class Game(Method):
         batches = list(mixtures.batches(encoded, rows))
         if design.sizes is None:  # each example has mixtures of its own
             batches = [np.array([place]) for places in batches for place in places]
-        asked = [Batch(rows[p], labels[p], design.subsets(int(p[0]))) for p in batches]
+        asked = [MixedBatch(rows[p], labels[p], design.subsets(int(p[0]))) for p in batches]
         groups = mixtures.groups(encoded, asked)
         if design.announced or self.stream:
             first = partial(mixtures.values, encoded, asked[0].rows, asked[0].labels)
@@ -351,7 +351,7 @@ class Game(Method):
 def _values(
     mixtures: "Mixtures",
     encoded: Encoded,
-    group: "Sequence[Batch]",
+    group: "Sequence[MixedBatch]",
     design: Design,
     places: Sequence[IntArray],
 ) -> dict[str, Any]:

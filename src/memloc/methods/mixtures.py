@@ -170,14 +170,14 @@ class Mixtures:
         """Return how many states of this size are continued at once."""
         return max(1, self.memory // (self.most_grown * state_bytes))
 
-    def groups(self, encoded: Encoded, batches: "Sequence[Batch]") -> "list[list[Batch]]":
+    def groups(self, encoded: Encoded, batches: "Sequence[MixedBatch]") -> "list[list[MixedBatch]]":
         """Return the batches in groups that share each reading of a block.
 
         Models in memory have one batch per group; so have streamed ones if no more states fit.
         """
         if not self.is_streamed:
             return [[batch] for batch in batches]
-        groups: list[list[Batch]] = []
+        groups: list[list[MixedBatch]] = []
         room = 0.0
         for batch in batches:
             share = max(self._states(batch)) / self.most_held(self._state_bytes(encoded, batch))
@@ -188,7 +188,7 @@ class Mixtures:
             room -= share
         return groups
 
-    def bytes_read(self, encoded: Encoded, group: "Sequence[Batch]") -> int:
+    def bytes_read(self, encoded: Encoded, group: "Sequence[MixedBatch]") -> int:
         """Return about how many bytes a group reads from disk; 0 for models held in memory."""
         held = [self.most_held(self._state_bytes(encoded, batch)) for batch in group]
         states = zip(*(self._states(batch) for batch in group), strict=True)
@@ -212,11 +212,11 @@ class Mixtures:
         places = [place for stack in self.stacks for place in stack.model.places.values()]
         return sum(int(place.size) for place in {*places})
 
-    def _states(self, batch: "Batch") -> list[int]:
+    def _states(self, batch: "MixedBatch") -> list[int]:
         """Return the number of states of each text that go into each layer."""
         return [1, *map(len, _tree(self.met, batch.asked).wanted[:-1])]
 
-    def _state_bytes(self, encoded: Encoded, batch: "Batch") -> int:
+    def _state_bytes(self, encoded: Encoded, batch: "MixedBatch") -> int:
         return 4 * len(batch.rows) * int(encoded.lengths[batch.rows[0]]) * self.stacks[0].width
 
     def values(
@@ -230,9 +230,9 @@ class Mixtures:
             labels: Labels of these texts, or the tokens of their continuations.
             subsets: Numbers whose bits say which units are the donor's.
         """
-        return self.values_of(encoded, [Batch(rows, labels, subsets)])[0]
+        return self.values_of(encoded, [MixedBatch(rows, labels, subsets)])[0]
 
-    def values_of(self, encoded: Encoded, group: "Sequence[Batch]") -> list[Tensor]:
+    def values_of(self, encoded: Encoded, group: "Sequence[MixedBatch]") -> list[Tensor]:
         """Return the outcome (values, texts, subsets) of each batch of a group."""
         final, donor = self.stacks
         with evaluating(final.model), evaluating(donor.model), torch.inference_mode():
@@ -250,7 +250,7 @@ class Mixtures:
 
 
 @dataclass(frozen=True)
-class Batch:
+class MixedBatch:
     """Texts of equal length, and the mixtures that they need."""
 
     rows: IntArray
