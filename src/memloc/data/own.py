@@ -332,10 +332,11 @@ def _index(
     if found <= set(by_number):
         return by_number
     where = " or ".join(repr(c) for c in (columns.label, columns.original) if c is not None)
+    nameless = all(re.fullmatch(r"LABEL_[0-9]+", name) for name in known)
+    advice = " The model kept no names: write labels as numbers, in the order of training."
     raise DataError(
         f"Column {where} of {path} has labels that the model does not know ({unknown}); it knows"
-        f" {_listed(known)}, or their numbers from 0. An adapter keeps no names: write labels as"
-        " numbers for it, in the order of training."
+        f" {_listed(known)}, or their numbers from 0.{advice if nameless else ''}"
     )
 
 

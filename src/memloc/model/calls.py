@@ -199,13 +199,18 @@ def _idling(projections: Sequence[Any]) -> Iterator[None]:
     def zeros(n: int, given: Tensor) -> Tensor:
         return given.new_zeros(1).expand(*given.shape[:-1], n)
 
+    # A library may have put a `forward` of its own on a module, which must come back.
+    before = [each.__dict__.get("forward") for each in projections]
     try:
         for each in projections:
             each.forward = partial(zeros, each.out_features)
         yield
     finally:
-        for each in projections:
-            del each.forward
+        for each, own in zip(projections, before, strict=True):
+            if own is None:
+                del each.forward
+            else:
+                each.forward = own
 
 
 @contextmanager
