@@ -123,13 +123,16 @@ def telling(say: Callable[[str], None]) -> AbstractContextManager[None]:
 
 
 def announce(work: str, *facts: Any) -> None:
-    """Announce work of a kind, with the facts that decide its cost; see `announcing`."""
+    """Tell the command being executed that long work begins, with the facts that decide its cost.
+
+    A command listens with `announcing`, to print the cost before the work.
+    """
     if (announced := _announced.get()) and announced[0] == work:
         announced[1](*facts)
 
 
 def announcing(work: str, tell: Callable[..., None]) -> AbstractContextManager[None]:
-    """Call `tell` before work of a kind (training, methods, halves or repair), while active."""
+    """While active, call `tell` before long work (training, methods, halves or repair) begins."""
     return during(_announced, (work, tell))
 
 

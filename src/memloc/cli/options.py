@@ -78,7 +78,7 @@ class Labelled:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Columns of the file, by the names of `load_csv`'s parameters."""
+        """Names of the columns of the user's file, by parameter of `memloc.load_csv`."""
         return {name: value for name, value in asdict(self).items() if name != "data"}
 
 

@@ -146,8 +146,9 @@ class Columns:
 
     @property
     def right(self) -> "Columns":
-        """Return the columns of the right labels: without marks, with the labels before noise if
-        given.
+        """Return these columns for clean data: the label is the one before noise, if there is one.
+
+        No column marks labels as wrong any more.
         """
         label = self.original or self.label
         return replace(self, label=label, original=None, flag=None)

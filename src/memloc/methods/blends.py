@@ -35,7 +35,7 @@ class Blend:
     """
 
     def __init__(self, run: Run) -> None:
-        """Load the noisy examples and both models."""
+        """Load the run's noisy examples, its final model and its reference."""
         self.stack, other = (run.load(weights).stack for weights in ("final", "reference"))
         self.blocks = [self.stack.run, other.run]
         self.models = [self.stack.model, other.model]

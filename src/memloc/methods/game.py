@@ -84,7 +84,7 @@ class Design:
 
     @property
     def layers(self) -> int:
-        """Number of layers to compute for a text."""
+        """Number of layer computations that one text takes over all mixtures."""
         return count_layers(self.met, self.listed)
 
     @cached_property

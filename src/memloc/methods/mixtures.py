@@ -46,7 +46,7 @@ MOST_HELD = 128
 
 @dataclass(frozen=True)
 class Outcome:
-    """Values that are counted for each example in each mixture."""
+    """How an example fares in a mixture of two models: the label is lost, or its tokens are."""
 
     names: tuple[str, ...]
     """Names of the values, in the order in which `count` returns them."""

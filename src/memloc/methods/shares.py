@@ -132,7 +132,7 @@ class Every(Design):
 
     @property
     def layers(self) -> int:
-        """Number of layers to compute for a text, by formula as there may be many."""
+        """Number of layer computations that one text takes over all mixtures, by formula."""
         return all_layers(self.met)
 
     @property
@@ -185,7 +185,7 @@ class Orders(Design):
 
     @cached_property
     def layers(self) -> int:
-        """Number of layers to compute for a text: the mean over at most ten examples."""
+        """Number of layer computations that one text takes: the mean over at most ten examples."""
         first = range(min(10, len(self.orders)))
         return round(np.mean([count_layers(self.met, self.subsets(i)) for i in first]))
 

@@ -81,9 +81,9 @@ def refuse_language_model(folder: Path) -> None:
     if any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names):
         raise ModelError(
             f"{folder} is a language model ({names[0]}), which has texts and no labels. Where "
-            "labels are asked about, give a classifier. To ask about texts, name their columns with "
-            "--prompt COLUMN (prompt=) and --continuation COLUMN (continuation=), and with --flag "
-            "COLUMN (flag=) which of them may be memorised."
+            "labels are asked about, give a classifier. To ask about texts, name their columns "
+            "with --prompt COLUMN (prompt=) and --continuation COLUMN (continuation=), and with "
+            "--flag COLUMN (flag=) which of them may be memorised."
         )
 
 

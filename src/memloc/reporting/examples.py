@@ -148,7 +148,10 @@ def spread(weights: FloatArray) -> IntArray:
 
 
 def _example_rows(method: str, by_layer: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per example and layer, in the order of `spread`."""
+    """Return the share of each layer in each noisy label: one row per pair, with the text.
+
+    Examples are chosen and ordered by `spread`.
+    """
     chosen = by_layer.iloc[spread(by_layer.to_numpy())].rename_axis("example").reset_index()
     rows = chosen.melt("example", var_name="layer", value_name="share").astype({"layer": int})
     rows = rows.merge(texts, on="example")

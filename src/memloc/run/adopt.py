@@ -229,7 +229,10 @@ def _options(
 
 
 def _places(epochs: Any, **given: str | Path | None) -> dict[str, Path]:
-    """Return the folders of weights; a Trainer's folder is replaced by its final weights."""
+    """Return the folder of each checkpoint by its name, such as `final` or `reference`.
+
+    The output folder of a Hugging Face Trainer is replaced by that of the final weights in it.
+    """
     given |= _early(epochs)
     places = {name: Path(place) for name, place in given.items() if place is not None}
     kept = {name: place / paths.TRAINER / "final" for name, place in places.items()}
@@ -237,7 +240,7 @@ def _places(epochs: Any, **given: str | Path | None) -> dict[str, Path]:
 
 
 def _early(epochs: Any) -> dict[str, str | Path]:
-    """Return the folders of early checkpoints by the names of their weights."""
+    """Return the folders of early checkpoints by name, such as `epoch-2`."""
     if not isinstance(epochs, Mapping | None):
         raise SettingsError(
             f"Give epochs as a dict of epoch numbers and folders, not a {type(epochs).__name__}."

@@ -195,7 +195,10 @@ ROW = ("word", "p", "half", "above", "below", *NUMBERS, "sentence", "why")
 
 
 def answer(evidence: Evidence, method: str = "") -> Answer:
-    """Turn the measurements of a method that changes layers into an answer with its word."""
+    """Say where memorised labels are, from the shares of layers in each: one word and a sentence.
+
+    The word is `concentrated`, `uneven`, `even` or `cannot tell`.
+    """
     shares = evidence.shares
     undone = is_anything_undone(
         shares.sum(1), evidence.clean_lost, evidence.margins, evidence.elsewhere

@@ -45,10 +45,10 @@ def by_method(layers: Table, answers: Table) -> Table:
 
 
 def disguised(layers: Table) -> dict[str, float]:
-    """Return, by method, how far its weights on decoys are from those on the same easy plant.
+    """Return, by method, how much its weights of layers change between an easy plant and its decoy.
 
-    The distance is the mean total variation; it is 0 if a method depends only on what layers
-    compute.
+    Both plants compute the same, but the decoy's other layers have parameters of another form. The
+    change is the mean total variation, 0 for a method that sees only what layers compute.
     """
     real = layers[~layers["null"].astype(bool)]
     weights = real.assign(weight=real["weight"].clip(lower=0))

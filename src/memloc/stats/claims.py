@@ -324,7 +324,10 @@ def methods_of(depth: pd.DataFrame, measure: str) -> str:
 
 
 def _share(depth: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Return one measure as a share of the model's layers, in a column of its name."""
+    """Return a measure of depth, such as the crossing, divided by the number of the model's layers.
+
+    The column of the result has the measure's name.
+    """
     part = depth[depth["measure"] == measure]
     return part.assign(**{measure: part["depth"] / part["layers"]})[[*POINT, measure, *MARKS]]
 

@@ -369,7 +369,11 @@ class _Planner:
             yield from (step for step in column if step is not None)
 
     def _plants_of(self, block: ControlBlock, model: str, task: str) -> Iterator[Step]:
-        """Yield the plants of one model and task, in the order of the windows."""
+        """Yield the steps that train the plants of one model and task and look at them.
+
+        The plants are in the order of their windows. A plant is a run whose noisy
+        labels can only be in the layers of its window.
+        """
         control, problem = self.protocol.control, partial(self.file.problem, "control")
         data_file = self.study.data.get(task)
         is_texts = data_file is not None and data_file.is_texts
