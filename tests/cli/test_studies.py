@@ -95,7 +95,7 @@ def test_texts_of_a_file_are_planted_and_methods_about_labels_do_not_look(run, t
         None,
     )
     looking = {name for name in step.methods if not find_method(name).is_trivial}
-    assert looking == {"shares", "swapping", "retraining"}
+    assert looking == {"shares", "swapping", "retraining", "gradients", "probing"}
 
 
 def _set(settings):
