@@ -1,4 +1,4 @@
-"""memloc: which layers of a fine-tuned transformer hold the labels it memorised?"""
+"""memloc: which layers of a fine-tuned transformer hold the labels or texts it memorised?"""
 
 import ast
 import importlib

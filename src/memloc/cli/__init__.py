@@ -124,7 +124,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
 
 app = typer.Typer(
     cls=console.Commands,
-    help="""Which layers of a fine-tuned transformer hold the labels it memorised?
+    help="""Which layers of a fine-tuned transformer hold the labels or texts it memorised?
 
     Example: `memloc init demo`, then `memloc run demo`; its report is demo/report/index.html.
     """,
