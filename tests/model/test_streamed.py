@@ -1,5 +1,7 @@
 """Streamed models give the numbers of whole ones to the bit, and hold no blocks."""
 
+import re
+import time
 import weakref
 
 import numpy as np
@@ -20,6 +22,7 @@ from memloc.model.load import load_model
 from memloc.model.predict import continued
 from memloc.model.streamed import load_streamed
 from memloc.model.units import find_units
+from memloc.progress import telling
 
 
 def saved(home, family, depth=3):
@@ -76,7 +79,7 @@ def test_streamed_language_models_are_equal_to_the_bit(tmp_path, family, dtype):
 
 @pytest.fixture
 def kept(monkeypatch):
-    """Note every reading of weights, and the most bytes of them that were there at once."""
+    """Note every reading of weights and the most bytes of them that were there at once."""
     alive, found = [], {"reads": 0, "most": 0}
 
     class Noted(streamed.mmap.mmap):
@@ -103,6 +106,35 @@ def test_at_most_one_block_is_held_and_each_is_read_once_for_many_states(texts_r
     block = sum(p.nbytes for p in loaded.stack.blocks[0].parameters())
     outside = size - loaded.stack.depth * block
     assert kept["most"] < 2 * outside + 1.5 * block + 4096 * 20  # pages are whole
+
+
+SAID = r": (\d+) layers for each of (\d+) texts, about (\d+) s; at most (\S+ \S+) of memory .*"
+SAID += r"; about (\S+ \S+) will be read, of (\S+ \S+) of files"
+UNITS = {"bytes": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def test_what_is_said_before_streamed_work_is_what_the_work_takes(texts_run, monkeypatch):
+    sentences, sizes_read, began = [], [], []
+
+    def note(sentence):
+        sentences.append(sentence)
+        sizes_read.clear()
+        began[:] = [time.perf_counter()]
+
+    read = streamed.Place.read
+    monkeypatch.setattr(streamed.Place, "read", lambda p: sizes_read.append(p.size) or read(p))
+    with telling(note):
+        memloc.Shares(stream=True).run(texts_run)
+    taken = time.perf_counter() - began[0]
+    layers, texts, seconds, *sizes = re.search(SAID, sentences[-1]).groups()
+    assert int(layers) == 2 ** (texts_run.depth + 1) - 2
+    assert int(texts) == 2 * len(texts_run.noisy_rows)  # memorised texts and as many ordinary ones
+    assert int(seconds) <= 10 * taken + 1
+    held, in_all, files = (float(n) * UNITS[unit] for n, unit in map(str.split, sizes))
+    assert module.MEMORY < held < 1.1 * module.MEMORY  # besides states, the models are tiny
+    assert in_all == pytest.approx(sum(sizes_read), rel=0.1)
+    stored = [texts_run.path(name) / "model.safetensors" for name in ("final", "reference")]
+    assert files == pytest.approx(sum(path.stat().st_size for path in stored), rel=0.2)
 
 
 def test_reading_is_shared_by_all_states_that_memory_holds(tmp_path, kept, monkeypatch):

@@ -18,13 +18,14 @@ from operator import or_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.filesize import decimal
 
 from memloc.arrays import FloatArray, IntArray, Table
 from memloc.data.encode import Encoded
 from memloc.errors import DataError, ScoreError, SettingsError
 from memloc.methods import Method, Sizes
 from memloc.model.known import is_adapter
-from memloc.progress import tell, track
+from memloc.progress import duration, tell, track
 from memloc.run.folder import Run
 from memloc.settings import ours
 from memloc.stats.subsets import control, count_layers
@@ -371,9 +372,8 @@ def _seconds_per_layer(design: Design, subsets: Sequence[int], play: Callable[..
 def _announced(design: Design, n_texts: int, per_layer: float, streamed: str) -> str:
     """Return a sentence on how much work a plan is; `per_layer`: seconds of a layer, all texts."""
     work = design.announced or "Streaming"
-    minutes = per_layer * design.layers / 60
     said = f"{work}: {design.layers:,} layers for each of {n_texts} texts, "
-    return f"{said}about {minutes:.1f} minutes{streamed}."
+    return f"{said}about {duration(per_layer * design.layers)}{streamed}."
 
 
 def _streamed(mixtures: "Mixtures", read: float) -> str:
@@ -383,10 +383,11 @@ def _streamed(mixtures: "Mixtures", read: float) -> str:
     """
     if not mixtures.is_streamed:
         return ""
-    held, files = mixtures.bytes_held / 1e9, mixtures.bytes_on_disk / 1e9
+    sizes = mixtures.bytes_held, read, mixtures.bytes_on_disk
+    held, in_all, files = (decimal(int(size)) for size in sizes)
     return (
-        f"; at most {held:,.1f} GB of memory besides libraries; about {read / 1e9:,.1f} GB are "
-        f"read, of {files:,.1f} GB of files, as far as these are not in memory"
+        f"; at most {held} of memory besides libraries; about {in_all} will be read, of {files} of "
+        "files, as far as these are not in memory"
     )
 
 
