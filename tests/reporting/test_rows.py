@@ -506,7 +506,7 @@ def test_examples_are_shown_by_exact_shares_too(results):
     ("method", "title"),
     [
         ("swapping", "share of windows with the layer"),
-        ("shares", "share of the layer in the label"),
+        ("shares", "share of the layer in the example"),
     ],
 )
 def test_the_legend_of_examples_says_what_is_measured(results, method, title):

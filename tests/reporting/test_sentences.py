@@ -393,9 +393,12 @@ def test_what_cannot_be_concluded_is_said_with_its_reason(one):
     found = summarise(one)
     assert found.learnt.startswith("0 of 2 runs")
     said = " ".join(found.open)
-    assert "only 40% of the wrong labels are predicted (tiny-topic · tiny-opt · seed 1)." in said
+    assert (
+        "only 40% of the wrong labels or texts are predicted (tiny-topic · tiny-opt · seed 1)."
+        in said
+    )
     assert "training that is not finished (tiny-topic · tiny-bert · seed 1)." in said
-    untested = "no labels were planted in known layers (`memloc control --model tiny-bert --task"
+    untested = "nothing was planted in known layers (`memloc control --model tiny-bert --task"
     assert untested in found.trust
     assert "one seed" in found.trust
 
@@ -447,7 +450,7 @@ def test_an_adopted_run_is_told_without_commands_that_cannot_work(tmp_path, know
     results = load_results(write_adopted(tmp_path / "mine", known=known).folder)
     found = summarise(results)
     assert found.learnt.startswith("1 of 1 run (1 model, 1 task, 1 seed) memorised its wrong")
-    assert "no labels were planted in known layers." in found.trust
+    assert "nothing was planted in known layers." in found.trust
     assert "memloc" not in " ".join([found.trust, *found.open])
     assert "nan" not in " ".join([*found.found, *found.open])
 
@@ -471,7 +474,7 @@ def test_weights_of_a_method_that_changes_no_layer_do_not_answer(tmp_path):
     scores.write(paths.result(run.folder, "probing"))
     found = load_results(tmp_path)
     assert summarise(found).answer.startswith(
-        "Whether a few layers hold the labels cannot be told by probing alone: try `memloc localise"
+        "Whether a few layers hold the labels or texts cannot be told by probing alone: try "
     )
     assert found.strip.empty
 
@@ -490,7 +493,7 @@ def test_many_runs_are_counted(results):
 
 def test_no_layer_is_named_where_nothing_was_memorised(one, weak):
     assert summarise(one).answer == (
-        "No layer can be named: no run has memorised its wrong labels."
+        "No layer can be named: no run has memorised its wrong labels or texts."
     )
     runs = weak.runs.assign(reference_accuracy=0.5)
     only = weak.layers[weak.layers["method"] == "shares"]

@@ -42,8 +42,9 @@ def _examples(run: Run, noisy_only: bool) -> pd.DataFrame:
     columns = ["row", "parts", "original", "assigned", "is_noisy"]
     read = read_columns(run.folder / paths.LABELS, columns, wanted)
     rows = read.to_pandas().sort_values("row", kind="stable")
-    # Where labels before noise are not known, the last name stands for them.
-    names = np.array([*run.record.task.label_names, "not known"], dtype=object)
+    # The last name stands for labels that are not known before noise, and for those of texts.
+    label_names = run.record.task.label_names
+    names = np.array([*label_names, "not known" if label_names else "–"], dtype=object)
     return pd.DataFrame(
         {
             "example": rows["row"].to_numpy(np.int64),
@@ -128,7 +129,7 @@ def example_layers(results: "Results") -> pd.DataFrame:
 
 
 WINDOWS = "share of windows with the layer that revert the example"
-SHARES = "share of the layer in the label"
+SHARES = "share of the layer in the example"
 """Meaning of a cell in the figure of examples: for methods with windows, and for shares."""
 
 

@@ -230,7 +230,7 @@ def _how_sure(results: Results) -> str:
     mine = control[control["method"] == method]
     if mine.empty:
         todo = _by(" (`{}`)", command("control", results))
-        why = f"{method} did not look at labels" if len(control) else "no labels were"
+        why = f"{method} did not look at labels" if len(control) else "nothing was"
         sentence = phrase("untested", why=why, todo=todo)
     else:
         sentence = phrase("tested", **_means(mine)[0])
@@ -252,7 +252,11 @@ def _learnt(results: Results) -> str:
     kept = results.memorised("runs")
     counts = ", ".join(counted(runs[n].nunique(), n) for n in ("model", "task", "seed"))
     whose = "its" if len(runs) == 1 else "their"
-    clause = f"{len(kept)} of {counted(len(runs), 'run')} ({counts}) memorised {whose} wrong labels"
+    is_texts = runs["n_classes"] == 0
+    what = (
+        "texts" if is_texts.all() else "wrong labels or texts" if is_texts.any() else "wrong labels"
+    )
+    clause = f"{len(kept)} of {counted(len(runs), 'run')} ({counts}) memorised {whose} {what}"
     clauses = [clause]
     if len(kept):
         shown = _range(kept["noisy_accuracy"], ".0%")
