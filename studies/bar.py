@@ -37,8 +37,9 @@ NEEDED = 0.9
 FAR = Shares(
     donor="pretrained", subsets="sampled", noisy_examples=8, clean_examples=8, standard_error=0.06
 )
-
-
+FROM_RUN = ("reference", "pretrained")
+DONORS = (*FROM_RUN, "epoch", "reference of another seed")
+"""Donors of the held-out plants; `epoch` is the first one that was kept."""
 HELD_OUT = STORED / "bar_held_out.csv"
 MODELS = ("tiny-opt", "tiny-bert", "tiny-gpt-neo", "tiny-gpt-neox")
 PLANTS = ("2-3", "4-5", "loud 3-4", "mlp:3-4")
@@ -55,8 +56,9 @@ SETTINGS = {
 
 def read(table: Path = TABLE) -> pd.DataFrame:
     """Read the rows that are there."""
-    columns: dict[str, list[Any]] = {"model": [], "task": [], "planted": [], "donor": []}
-    return pd.read_csv(table) if table.is_file() else pd.DataFrame({**columns, "seed": []})
+    if table.is_file():
+        return pd.read_csv(table, dtype={"planted": str})
+    return pd.DataFrame(columns=["model", "task", "planted", "donor", "seed"])
 
 
 def _add(table: Path, row: dict[str, Any]) -> None:
@@ -66,50 +68,60 @@ def _add(table: Path, row: dict[str, Any]) -> None:
     print(row, flush=True)
 
 
+def _is_there(table: Path, key: dict[str, Any]) -> bool:
+    rows = read(table)
+    return bool((rows[[*key]] == pd.Series(key)).all(axis=1).any())
+
+
 def hold_out(folder: Path) -> None:
-    """Make the plants that had no part in choosing the bar, and ask each with four donors."""
+    """Make the plants that had no part in choosing the bar, and ask each with four donors.
+
+    Each plant has a subfolder of its own, which is deleted when all its rows are there.
+    """
     for seed, planted, model in product(SEEDS, PLANTS, MODELS):
         key = {"model": model, "task": "tiny-topic", "planted": planted, "seed": seed}
-        done = read(HELD_OUT)
-        if (done[[*key]] == pd.Series(key)).all(axis=1).any():
+        left = [name for name in DONORS if not _is_there(HELD_OUT, key | {"donor": name})]
+        if not left:
             continue
+        home = folder / f"{model}-{planted}-{seed}".replace(" ", "-").replace(":", "-")
         task = memloc.add_noise(memloc.load_task("tiny-topic", examples=70), rate=0.25, seed=seed)
-        runs = [
+        run, other = (
             memloc.plant(
                 model,
                 task,
-                folder / str(number),
+                home / name,
                 planted,
-                seed=seed + number,
+                seed=its_seed,
                 checkpoints=["final", "reference"],
                 options=SHALLOW,
                 settings=SETTINGS,
             )
-            for number in (0, 100)
-        ]
-        run, other = runs
-        if run.memorised(NEEDED) and run.has("reference"):
-            first = f"epoch-{run.epochs()[0]}"
-            donors = {"reference": "reference", "pretrained": "pretrained", "epoch": first}
-            donors |= {"reference of another seed": str(other.path("reference"))}
-            for name, donor in donors.items():
-                _add(HELD_OUT, key | {"donor": name} | _row(run, Shares(donor=donor)))
-        else:
-            _add(HELD_OUT, key | {"donor": "", "failed": "not memorised"})
-        shutil.rmtree(folder)
+            for name, its_seed in (("plant", seed), ("other-seed", seed + 100))
+        )
+        for name in left:
+            is_usable = run.memorised(NEEDED) and run.has("reference")
+            row = _row(run, _game(name, run, other)) if is_usable else {"failed": "not memorised"}
+            _add(HELD_OUT, key | {"donor": name} | row)
+        shutil.rmtree(home)
+
+
+def _game(donor: str, run: Run, other: Run) -> Shares:
+    """Return the shares by a donor of DONORS; `other` is the same plant with another seed."""
+    if donor == "epoch":
+        return Shares(donor=f"epoch-{run.epochs()[0]}")
+    return Shares(donor=donor if donor in FROM_RUN else str(other.path("reference")))
 
 
 def make(study: Path) -> None:
     """Add the plants of a study that have no row yet: near donors first, as they are stored."""
     runs = [Run.open(place.parent) for place in sorted(study.rglob(paths.RUN))]
-    for donor in ("reference", "pretrained"):
+    for donor in FROM_RUN:
         for run in runs:
             if run.plant is None or run.is_null or not run.memorised(NEEDED):
                 continue
             key = {"model": run.model_name, "task": run.record.task.name}
             key |= {"planted": run.plant.planted, "donor": donor}
-            done = read()
-            if not (done[[*key]] == pd.Series(key)).all(axis=1).any():
+            if not _is_there(TABLE, key):
                 _add(TABLE, key | _row(run, None if donor == "reference" else FAR))
 
 
