@@ -12,6 +12,7 @@ from sklearn.metrics import roc_auc_score
 from memloc.errors import ScoreError
 from memloc.seeds import generator
 from memloc.stats.planted import (
+    BASELINE,
     KEY,
     accuracy_at_k,
     auroc,
@@ -24,6 +25,7 @@ from memloc.stats.planted import (
     planted_mass,
     processed_accuracy,
     reciprocal_rank,
+    with_best_trivial,
 )
 from memloc.stats.windows import layer_weights, window_matrix
 
@@ -283,6 +285,19 @@ def test_nulls_that_look_like_plants_are_counted():
     assert row["distance_null"] == pytest.approx(0.175)
     assert row["called_low"] < 0.5 < row["called_high"]
     assert (row["undone_planted"], row["undone_null"]) == pytest.approx((1.0, 0.1))
+
+
+def test_the_best_baseline_has_one_row_and_its_own_counts():
+    measures = {"called": False, "apart": True}
+    numbers = {"called": [0.1, 0.5, 0.2], "apart": [0.8, 0.6, 0.9], "nulls": [9, 36, 12]}
+    ends = {f"{name}_{end}": numbers[name] for name in measures for end in ("low", "high")}
+    table = pd.DataFrame({"method": ["mine", "even", "far"], **numbers, **ends})
+    for table_order in (table, table[::-1]):
+        found = with_best_trivial(table_order, ["even", "far"], [], measures)
+        (best,) = found[found["method"] == BASELINE].to_dict("records")
+        assert (best["called"], best["apart"], best["nulls"]) == (0.2, 0.9, 12)
+        assert found["method"].tolist() == ["mine", BASELINE]
+    assert with_best_trivial(table, [], [], measures).equals(table)
 
 
 def test_without_nulls_there_is_no_claim():

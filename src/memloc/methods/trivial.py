@@ -2,7 +2,8 @@
 
 None of them asks what a layer does. Distances of weights find planted layers on easy plants, where
 these layers learn at a higher rate than the others, and nothing on ordinary runs; see the page on
-control. They look at every plant, and every control table shows the best of them.
+control. Studies run them on every plant, except those whose weights are not made there, and control
+tables show the best. On ordinary runs they run only if they are named.
 """
 
 from collections.abc import Iterable
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Trivial(Method):
-    """A localiser that costs next to nothing and runs only if it is named."""
+    """A localiser that costs next to nothing; outside of plants it runs only if it is named."""
 
     by_default = False
     is_trivial = True

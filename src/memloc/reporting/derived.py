@@ -57,7 +57,7 @@ def null_table(results: "Results") -> pd.DataFrame:
     claimed = null_claims(results["control_layers"])
     if claimed.empty:
         return claimed
-    return with_best_trivial(claimed, trivial_names(), ["nulls"], {"called": False, "apart": True})
+    return with_best_trivial(claimed, trivial_names(), [], {"called": False, "apart": True})
 
 
 def calibration(results: "Results") -> pd.DataFrame:

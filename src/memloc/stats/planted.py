@@ -197,27 +197,32 @@ def with_best_trivial(
 ) -> pd.DataFrame:
     """Return the rows of methods and, below them, one row of BASELINE for each value of `by`.
 
-    Each measure in that row is of the trivial baseline that is best by it, with its interval.
-    Without trivial baselines the table is returned unchanged.
+    Each measure in that row is of the trivial baseline that is best by it, with its interval; other
+    columns, such as the number of plants, are of the one that is best by the first measure. Without
+    trivial baselines the table is returned unchanged.
 
     Args:
         table: Table of means, one row per method.
         trivial: Names of the trivial baselines.
-        by: Columns that each get a row of their own.
+        by: Columns of whose values each gets a row of its own; without any, there is one row.
         measures: For each measure, whether more is better.
     """
     is_trivial = table["method"].isin([*trivial])
-    rows = [_best(part, measures) for _, part in table[is_trivial].groupby([*by], sort=False)]
+    groups = table[is_trivial].groupby([is_trivial[is_trivial], *by], sort=False)
+    rows = [_best(part, measures) for _, part in groups]
     return pd.concat([table[~is_trivial], *rows], ignore_index=True)
 
 
 def _best(part: pd.DataFrame, measures: Mapping[str, bool]) -> pd.DataFrame:
-    rows_of_best = part.head(1).assign(method=BASELINE)
-    for name, more_is_better in measures.items():
-        order = part.sort_values(name, ascending=not more_is_better, kind="stable")
+    ordered = {
+        name: part.sort_values(name, ascending=not more_is_better, kind="stable").head(1)
+        for name, more_is_better in measures.items()
+    }
+    row = next(iter(ordered.values())).assign(method=BASELINE)
+    for name, best in ordered.items():
         ends = ["low", "high"] if name == "accuracy" else [f"{name}_low", f"{name}_high"]
-        rows_of_best[[name, *ends]] = order[[name, *ends]].to_numpy()[:1]
-    return rows_of_best
+        row[[name, *ends]] = best[[name, *ends]].to_numpy()
+    return row
 
 
 def processed_accuracy(norms: pd.DataFrame) -> pd.DataFrame:
