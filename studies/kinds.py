@@ -24,9 +24,8 @@ from memloc.errors import ScoreError
 from memloc.model.checkpoints import save_checkpoint
 from memloc.reporting.figures import save_spec
 from memloc.reporting.tables import markdown
-from memloc.stats.intervals import t_ends
 from studies.pages import IMAGES, put
-from studies.texts import KEPT, PAGE, Row, ends, keep_rows, learnt, texts
+from studies.text_rows import KEPT, PAGE, Row, ends, keep_rows, learnt, texts, with_t
 
 KINDS = ("labels", "facts", "sequences")
 VALUE = {"labels": "margin", "facts": "log-probability", "sequences": "log-probability"}
@@ -209,7 +208,7 @@ def kinds_table(runs: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for (model, kind), part in used.groupby(["model", "kind"]):
         row = {"model": model, "kind": kind, "runs": str(len(part))}
-        row |= {"centre": _with_t(part["centre_1"]), "at equal control": _with_t(part["equal"])}
+        row |= {"centre": with_t(part["centre_1"]), "at equal control": with_t(part["equal"])}
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -226,7 +225,7 @@ def real_table(runs: pd.DataFrame) -> pd.DataFrame:
                 "kind": kind,
                 "memorised": f"{len(used)} of {len(part)}",
                 **{name: ends(used[f"{name}_1"]) for name in names},
-                "centre": _with_t(used["centre_1"]),
+                "centre": with_t(used["centre_1"]),
                 "layers 1 to 10": ends(used["first_third_1"]),
             }
         )
@@ -268,15 +267,6 @@ def _at_least(row: pd.Series) -> float:
 
 
 MEASURED = ("control", "centre")
-
-
-def _with_t(values: pd.Series) -> str:
-    """Return the mean with its 95 % interval by t over seeds."""
-    known = values.dropna().to_numpy(np.float64)
-    if len(known) < 2:
-        return f"{known.mean():.1f}" if len(known) else "–"
-    low, high = t_ends(known)
-    return f"{known.mean():.1f} [{low:.1f}, {high:.1f}]"
 
 
 def main() -> None:

@@ -22,17 +22,13 @@ from memloc.protocol import common_preset
 from memloc.reporting.tables import markdown
 from memloc.run.spec import RunSpec
 from memloc.run.train import make_run
-from memloc.seeds import generator
 from memloc.stats.intervals import wilson
 from memloc.stats.planted import accuracy_at_k
 from memloc.stats.windows import planted_layers, split_kind
 from memloc.store.files import whole_file
-from studies.pages import DOCS, STORED, put
+from studies.pages import put
+from studies.text_rows import KEPT, PAGE, Row, ends, keep_rows, learnt, texts
 
-KEPT = STORED / "texts"
-PAGE = DOCS / "explanation" / "texts.md"
-EXAMPLES = Path(memloc.__file__).parent / "study" / "examples"
-COLUMNS: dict[str, Any] = {"prompt": "prompt", "continuation": "continuation", "flag": "memorised"}
 MODELS = ("tiny-gpt-neox", "tiny-opt", "tiny-gpt-neo")
 EASY = ("2-3", "6-7", "11-12")
 PARTS = ("mlp:6-7", "attention:6-7")
@@ -50,20 +46,6 @@ SETTINGS = {
     "control.tries": 3,
 }
 SHARES = {"shares.subsets": "sampled", "shares.standard_error": 0.02}
-Row = dict[str, Any]
-
-
-def texts(name: str, seed: int, memorised: int, ordinary: int) -> Task:
-    """Draw texts of the embedded file `name`, some to memorise and some ordinary ones."""
-    table = pd.read_csv(EXAMPLES / f"{name}.csv")
-    rng = generator(seed, "texts", name)
-    flagged = table["memorised"] == "yes"
-    rows = [
-        rng.choice(np.flatnonzero(kind), n, replace=False)
-        for kind, n in ((flagged, memorised), (~flagged, ordinary))
-    ]
-    drawn = table.iloc[np.sort(np.concatenate(rows))].reset_index(drop=True)
-    return memloc.load_csv(drawn, **COLUMNS, name=name)
 
 
 @cache
@@ -109,14 +91,6 @@ def null(home: Path, key: Row) -> Row:
     run = make_run(spec.null(spec.settings), folder, ["final"], task=task)
     _lend_reference(home, run, key)
     return {**key, **learnt(run), **_found(run, key["planted"])}
-
-
-def learnt(run: memloc.Run) -> Row:
-    """Return how well a run recalls its texts and ordinary ones, and after how many tries."""
-    final, tries = run.status.final, len(run.status.attempts) + 1
-    assert final is not None
-    rate = run.settings.finetune.learning_rate
-    return {"tries": tries, "rate": rate, "recalled": final.noisy, "ordinary": final.clean}
 
 
 def _lend_reference(home: Path, run: memloc.Run, key: Row) -> None:
@@ -172,19 +146,6 @@ PARTS_OF_STUDY: Mapping[str, tuple[Callable[[], Iterator[Row]], Callable[[Path, 
     "plants": (wanted_plants, plant),
     "nulls": (wanted_nulls, null),
 }
-
-
-def keep_rows(name: str, wanted: Iterator[Row], make: Callable[[Row], Row]) -> None:
-    """Make what is missing of a table of the study, a row at a time."""
-    path = KEPT / f"{name}.csv"
-    for key in wanted:
-        table = pd.read_csv(path) if path.is_file() else pd.DataFrame(columns=[*key])
-        if (table[[*key]].astype(str) == [str(v) for v in key.values()]).all(axis=1).any():
-            continue
-        row = make(key)
-        whole = pd.DataFrame([*table.to_dict("records"), row])
-        with whole_file(path) as draft:
-            whole.to_csv(draft, index=False, float_format="%.4g")
 
 
 def repair(home: Path) -> None:
@@ -285,14 +246,6 @@ def nulls_table(plants: pd.DataFrame, nulls: pd.DataFrame) -> pd.DataFrame:
 def _rate(hits: pd.Series) -> str:
     found = wilson(float(hits.mean()), float(len(hits)))
     return f"{hits.mean():.2f} [{float(found.low):.2f}, {float(found.high):.2f}]"
-
-
-def ends(values: pd.Series) -> str:
-    """Return the mean and the range."""
-    known = values.dropna()
-    if not len(known):
-        return "–"
-    return f"{known.mean():.2f} ({known.min():.2f}–{known.max():.2f})"
 
 
 def main() -> None:

@@ -21,8 +21,8 @@ from memloc.progress import quiet as quiet
 from memloc.reporting.page import report as report
 from memloc.reporting.results import load_results as load_results
 from memloc.run.adopt import adopt as adopt
-from memloc.run.adopt import adopt_trainer as adopt_trainer
 from memloc.run.callback import RunCallback as RunCallback
+from memloc.run.callback import adopt_trainer as adopt_trainer
 from memloc.run.folder import Run as Run
 from memloc.run.plant import plant as plant
 from memloc.run.spec import RunSpec as RunSpec

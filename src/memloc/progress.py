@@ -259,3 +259,15 @@ def duration(seconds: float) -> str:
         if seconds >= length:
             return f"{seconds / length:.1f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def around(seconds: float, factor: float) -> str:
+    """Return the range of a duration whose estimate may be off by this factor, in words."""
+    return f"{duration(seconds / factor)} to {duration(seconds * factor)}"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes in words, such as 1.2 MB."""
+    from rich.filesize import decimal
+
+    return decimal(int(count))

@@ -5,7 +5,8 @@ import pytest
 
 from studies import kinds, texts
 from studies.kinds import EMBEDDED, LEAST, REAL, _at_least
-from studies.texts import PAGE, _mass, wanted_plants
+from studies.text_rows import PAGE
+from studies.texts import _mass, wanted_plants
 
 
 def test_the_page_has_the_tables_of_what_is_kept():

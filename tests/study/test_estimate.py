@@ -6,7 +6,7 @@ from fixtures.plans import RUN
 from memloc.methods.gradients import Gradients
 from memloc.methods.protocol import preset
 from memloc.methods.shares import Shares
-from memloc.progress import duration
+from memloc.progress import duration, size
 from memloc.store import paths
 from memloc.store.records import write_json
 from memloc.study.config import read_study
@@ -17,7 +17,6 @@ from memloc.study.estimate import (
     estimate,
     machine,
     measured_here,
-    size,
     sizes_of,
 )
 from memloc.study.execute import Execution, cores

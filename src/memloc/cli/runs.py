@@ -202,7 +202,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         check_noisy_file(own.data, **own.columns)
 
     from memloc.run.adopt import adopt as adopt_checkpoints
-    from memloc.run.adopt import adopt_trainer
+    from memloc.run.callback import adopt_trainer
 
     given: dict[str, Any] = {
         "preset": name,

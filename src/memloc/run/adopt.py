@@ -25,22 +25,13 @@ from memloc.protocol import RunSettings, settings_of_run
 from memloc.run.begin import begin
 from memloc.run.folder import Run
 from memloc.run.recipe import Training
-from memloc.run.records import (
-    WEIGHTS,
-    Accuracies,
-    Checkpoint,
-    RunRecord,
-    RunStatus,
-    TaskRecord,
-    few_in,
-)
+from memloc.run.records import Accuracies, Checkpoint, RunRecord, RunStatus, TaskRecord, few_in
 from memloc.run.spec import RunSpec
 from memloc.run.texts import memorised_texts
 from memloc.store import paths
 from memloc.store.files import whole_file
 from memloc.store.identity import hash_checkpoint
 from memloc.store.lock import RUN, locked
-from memloc.store.records import as_stored, read_json
 
 NO_EXAMPLES = Examples((), np.zeros(0, dtype=np.int64))
 
@@ -141,73 +132,6 @@ def _pull(name: str | Path, device: str, final: Any, data: Any, *others: Any) ->
         )
     tell(f"Fetching {folder.as_posix()} from the hub, as no checkpoint is given.")
     return Run.pull(folder.as_posix(), folder, device=device)
-
-
-@checked_arguments
-def adopt_trainer(  # noqa: PLR0913 - each is something that people have or do not have
-    folder: str | Path,
-    output: str | Path,
-    *,
-    reference: str | Path | None = None,
-    frozen: str | Path | None = None,
-    held_out: Data | None = None,
-    seed: int | None = None,
-    preset: str = "paper",
-    settings: Mapping[str, Any] | None = None,
-    train_missing: bool = False,
-    device: str = "auto",
-    stream: bool = False,
-) -> Run:
-    """Make a run from the output folder of a Hugging Face Trainer that had a `memloc.RunCallback`.
-
-    The callback kept the data, the final, memorised and early weights and the name of the
-    pre-trained model, so nothing else is needed.
-
-    Args:
-        folder: Folder of the run.
-        output: The Trainer's output folder (`output_dir`).
-        reference: Checkpoint that was fine-tuned on the original labels, or such an output folder.
-        frozen: Checkpoint in which only the head was trained.
-        held_out: Unseen examples with columns `text`, `pair` if texts have two parts, and `label`.
-        seed: Seed of random choices and of trainings; by default the Trainer's.
-        preset: `paper`, `reference` or `demo`.
-        settings: Settings that differ from the preset.
-        train_missing: Whether to train reference and frozen weights from the pre-trained model.
-        device: `auto`, `cpu`, `cuda` or `mps`.
-        stream: Whether to read blocks from disk when they run, for models larger than memory.
-    """
-    kept = _of_trainer(Path(output))
-    tokens = {"text.max_tokens": kept.pop("max_tokens")}
-    kept |= {"reference": reference, "frozen": frozen, "held_out": held_out, "preset": preset}
-    kept |= {"settings": {**tokens, **(settings or {})}, "train_missing": train_missing}
-    kept |= {"device": device, "stream": stream}
-    return adopt(folder, **{**kept, **({} if seed is None else {"seed": seed})})
-
-
-def _of_trainer(output: Path) -> dict[str, Any]:
-    """Return the files that `RunCallback` left in a Trainer's output folder, as arguments of
-    `adopt`.
-    """
-    kept = output / paths.TRAINER
-    if not (kept / paths.TRAINER_RECORD).is_file():
-        raise SettingsError(
-            f"Give the file that {output} was trained on (--data), or the output folder of a "
-            "finished Trainer that had a memloc.RunCallback."
-        )
-    record = read_json(kept / paths.TRAINER_RECORD)
-    with as_stored(kept / paths.TRAINER_RECORD):
-        for name, files in record["files"].items():
-            if hash_checkpoint(kept / name) != files:
-                raise ValueError(f"the {name} weights next to it have changed since")
-        return {
-            **{name: kept / name for name in record["files"] if name in WEIGHTS},
-            "epochs": {n: kept / paths.epoch(n) for n in record.get("epochs", ())},
-            **{"data": kept / record["data"], "original": "original"},
-            "pair": "pair" if record["parts"] == 2 else None,
-            "pretrained": record["pretrained"] or None,
-            "seed": record["seed"],
-            "max_tokens": record["max_tokens"],
-        }
 
 
 def _keep_curves(run: Run, data: Source) -> None:

@@ -21,7 +21,6 @@ import torch
 import transformers
 
 from memloc.data.encode import Encoded
-from memloc.data.task import Examples
 from memloc.engine.fit import fit_all
 from memloc.engine.learner import Learner, Watch
 from memloc.errors import MemlocError, listed
@@ -37,7 +36,7 @@ from memloc.model.device import NARROW, on_threads, pick_device, usable_threads
 from memloc.model.load import Classifier
 from memloc.model.predict import evaluating, predict, to_batch
 from memloc.model.stack import Stack
-from memloc.progress import duration, hidden, tell
+from memloc.progress import around, duration, hidden, tell
 from memloc.protocol import FineTuneSettings
 from memloc.run.folder import Run
 from memloc.run.records import WEIGHTS
@@ -45,7 +44,6 @@ from memloc.seeds import generator, torch_seeded
 from memloc.study.estimate import (
     UNSURE,
     USUAL_TOKENS,
-    around,
     disk_sentences,
     early_checkpoints,
     keep,
@@ -54,7 +52,7 @@ from memloc.study.estimate import (
     sizes_of,
     training_seconds,
 )
-from memloc.study.inputs import Shape, is_here
+from memloc.study.inputs import Shape, is_here, tokens_of
 from memloc.study.plan import Plan, Step
 
 Clock = Callable[[], float]
@@ -194,12 +192,6 @@ def _tokens(step: Step, plan: Plan) -> float:
         with suppress(MemlocError):
             return tokens_of(step.spec.load_task().train, name)
     return USUAL_TOKENS
-
-
-def tokens_of(examples: Examples, task: str = "") -> float:
-    """Return the mean number of tokens per text: 4/3 per word, one per word in embedded tasks."""
-    words = [len(" ".join(parts).split()) + len(parts) for parts in examples.parts[:500]]
-    return float(np.mean(words)) * (1.0 if task.startswith("tiny-") else 4 / 3)
 
 
 def speed(shape: Shape, tokens: float, training: FineTuneSettings, device: str) -> dict[str, float]:

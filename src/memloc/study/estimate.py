@@ -13,12 +13,11 @@ from statistics import median
 from typing import Any
 
 from pydantic import Field, NonNegativeFloat
-from rich.filesize import decimal
 
 from memloc.errors import StoreError
 from memloc.methods import Sizes
 from memloc.model.device import NARROW
-from memloc.progress import duration
+from memloc.progress import size
 from memloc.protocol import FineTuneSettings, RunSettings
 from memloc.run.records import TRAININGS, WEIGHTS
 from memloc.settings import Settings, read_record
@@ -165,22 +164,12 @@ def _pace(records: Iterable[StepRecord]) -> float:
     return median([1.0, *(factor for factor in slower if factor < STOPPED)])
 
 
-def around(seconds: float, factor: float) -> str:
-    """Return the range of a duration whose estimate may be off by this factor, in words."""
-    return f"{duration(seconds / factor)} to {duration(seconds * factor)}"
-
-
 def disk_sentences(disk: float, folder: Path) -> list[str]:
     """Return sentences on how much disk space results take, and whether it is free."""
     free = shutil.disk_usage(folder).free
     more = "THAT IS MORE THAN THERE IS: choose another folder or free space first."
     taken = f"Results will take {size(disk)} of disk; {size(free)} are free."
     return [taken, more] if disk > free else [taken]
-
-
-def size(count: float) -> str:
-    """Return a number of bytes in words, such as 1.2 MB."""
-    return decimal(int(count))
 
 
 def urgency(plan: Plan, seconds: Mapping[str, float]) -> dict[str, float]:

@@ -10,8 +10,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from memloc.data import hub
 from memloc.data.sources import DATA_VARIABLE
+from memloc.data.task import Examples
 from memloc.data.tasks import PAPER_TASKS, known_tasks
 from memloc.errors import MemlocError, ModelError, SettingsError, in_words, lookup
 from memloc.methods.registry import find_method
@@ -229,6 +232,12 @@ def few_sentence(spec: RunSpec) -> str:
 
 
 @cache
+def tokens_of(examples: Examples, task: str = "") -> float:
+    """Return the mean number of tokens per text: 4/3 per word, one per word in embedded tasks."""
+    words = [len(" ".join(parts).split()) + len(parts) for parts in examples.parts[:500]]
+    return float(np.mean(words)) * (1.0 if task.startswith("tiny-") else 4 / 3)
+
+
 def training_examples(task: TaskSpec) -> int:
     """Count a task's training examples, or those of its sample; the user's own files are read."""
     if task.data is not None:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memloc.errors import StoreError, counted, lookup
-from memloc.progress import duration, plain, say
+from memloc.progress import around, duration, plain, say, size
 from memloc.store.lock import STUDY, who_runs
-from memloc.study.estimate import around, disk_sentences, size
+from memloc.study.estimate import disk_sentences
 from memloc.study.execute import Execution, Watcher, cores, few_sentences
 from memloc.study.plan import KINDS, open_plan
 from memloc.study.records import StepEnd, Store, study_states
