@@ -188,6 +188,27 @@ def test_a_table_in_memory_serves_as_a_file_does(tmp_path, model, mine, given):
         assert found.table.index.tolist() == rows.tolist()
 
 
+@pytest.mark.parametrize("index", ["duplicates", "levels"])
+def test_every_row_comes_back_under_its_index(tmp_path, mine, index):
+    frame = pd.read_csv(mine).sample(frac=1, random_state=0)
+    numbers = np.arange(len(frame))
+    if index == "duplicates":
+        frame.index = pd.Index(numbers // 3, name="annotator")
+    else:
+        frame.index = pd.MultiIndex.from_arrays([numbers % 4, numbers // 4], names=["part", "row"])
+    chances = np.random.default_rng(0).dirichlet([1] * frame["stars"].nunique(), len(frame))
+    columns = {"text": "review", "label": "stars"}
+    found = find(frame, folder=tmp_path / "found", predictions=chances, **columns)
+    given = frame.iloc[found.table["row"] - 1]
+    pd.testing.assert_index_equal(found.table.index, given.index)
+    assert found.table["text"].tolist() == given["review"].tolist()
+    assert found.table["label"].tolist() == given["stars"].tolist()
+    assert sorted(found.table["row"]) == [*range(1, len(frame) + 1)]
+    pd.testing.assert_index_equal(found.issues.index, frame.index)
+    assert found.issues["given_label"].tolist() == frame["stars"].tolist()
+    assert "Suspects in" in found._repr_html_()
+
+
 def test_a_setting_that_decides_nothing_is_refused(tmp_path, model, mine):
     for name, advice in (
         ("finetune.epochs", "set generalisation.epochs"),

@@ -106,6 +106,16 @@ def test_a_tooltip_shows_the_value_of_the_table(watched, results):
     assert f"{inside['normalised'].mean():.1%}" in words
 
 
+def test_a_click_in_the_legend_leaves_one_task(watched):
+    figure = watched.figure("layers")
+    lines = figure.locator(".mark-line path")
+    assert {line.get_attribute("opacity") for line in lines.all()} == {"1"}
+    figure.get_by_text("tiny-acceptability", exact=True).first.click()
+    figure.locator(".mark-line path[opacity='0.08']").first.wait_for()
+    shown = [line for line in lines.all() if line.get_attribute("opacity") == "1"]
+    assert len(shown) == 1
+
+
 def test_choosing_a_task_and_a_method_draws_their_rows(watched, results):
     watched.figure("layers")
     watched.figure("training")

@@ -221,13 +221,17 @@ def test_many_rows_share_the_first_screen(rows, step):
 
 
 def test_many_bands_do_not_hide_the_lines():
-    def shade(n):
+    def shades(n):
         rows = pd.DataFrame([{**PAIR[0], "task": f"task {i}"} for i in range(n)])
         look = Look(x="x", y="y", hover={"task": None})
         band = draw("curves", rows, look).to_dict()["layer"][0]
-        return band["encoding"]["opacity"]["condition"]["value"]
+        opacity = band["encoding"]["opacity"]
+        clicked, usual = (c["value"] for c in opacity["condition"])
+        return clicked, usual, opacity["value"]
 
-    assert shade(12) < shade(3)
+    assert shades(12)[1] < shades(3)[1]
+    for clicked, usual, other in (shades(3), shades(12)):
+        assert clicked >= usual > other
 
 
 def test_a_look_with_a_word_that_nobody_knows_is_refused():

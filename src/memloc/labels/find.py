@@ -95,7 +95,8 @@ class Suspects(Shown):
     @property
     def issues(self) -> Table:
         """Labels in the form of cleanlab's `Datalab.get_issues("label")`, in the data's order."""
-        rows = self.table.sort_values("row", kind="stable")
+        # By position: an index may be called `row` as well.
+        rows = self.table.iloc[np.argsort(self.table["row"].to_numpy())]
         return pd.DataFrame(
             {
                 "is_label_issue": rows["wrong"],

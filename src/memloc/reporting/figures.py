@@ -328,7 +328,7 @@ def curves(tidy: pd.DataFrame, look: Look) -> alt.LayerChart:
     if look.intervals:
         low, high = look.intervals
         band = base.mark_area(strokeOpacity=0, clip=True)
-        shade = 0.15 if tidy[look.colour].nunique() <= FEW_BANDS else 0.05
+        shade = min(BAND, ALL_BANDS / tidy[look.colour].nunique())
         parts.append(band.encode(y=f"{low}:Q", y2=f"{high}:Q", opacity=fade(shade)))
     if look.chance is not None:
         dashed = base.mark_line(strokeDash=[4, 4], strokeWidth=1)
@@ -418,7 +418,8 @@ def cells(tidy: pd.DataFrame, look: Look) -> alt.LayerChart:
     if look.frame is not None:
         framed = base.transform_filter(look.frame)
         parts.append(framed.mark_rect(filled=False, stroke=FRAME, strokeWidth=2.5))
-    for field, size, dy in ((look.text, 13, 0), (look.small, 10, 15)):
+    below = alt.ExprRef(f"min(10, bandwidth('x') / {INTERVAL})")
+    for field, size, dy in ((look.text, 13, 0), (look.small, below, 15)):
         if field is not None:
             ink = alt.condition("datum.ink == 'light'", alt.value("#ffffff"), alt.value("#111111"))
             written = base.mark_text(fontSize=size, dy=dy).encode(text=f"{field}:N", color=ink)
@@ -463,8 +464,12 @@ ABOVE = 90
 """Height in pixels of lines above cells."""
 LOWEST = 14
 """Smallest height of a row in pixels at which its number is legible."""
-FEW_BANDS = 5
-"""Largest number of bands drawn strongly; more would hide the lines."""
+BAND = 0.15
+"""Opacity of a band that is alone."""
+ALL_BANDS = 0.3
+"""Sum of the opacities of all bands; more would hide the lines."""
+INTERVAL = 7
+"""Width of an interval written into a cell, in sizes of its font."""
 DASHES = [5, 4]
 DASHED = {"strokeDash": DASHES, "color": GREY}
 FRAME = "#ff6f3c"
@@ -503,7 +508,12 @@ def _fading(look: Look) -> tuple[Callable[[float], Any], list[alt.Parameter]]:
     if look.colour != "task" or look.y == "task":
         return alt.value, []
     chosen = alt.selection_point(fields=["task"], bind="legend")
-    return lambda full: alt.condition(chosen, alt.value(full), alt.value(0.08)), [chosen]
+
+    def fade(full: float) -> Any:
+        clicked = alt.when(chosen, empty=False).then(alt.value(max(full, BAND)))
+        return clicked.when(chosen).then(alt.value(full)).otherwise(alt.value(0.08 * full))
+
+    return fade, [chosen]
 
 
 def _hover(tidy: pd.DataFrame, look: Look) -> list[alt.Tooltip]:
