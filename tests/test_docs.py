@@ -178,10 +178,11 @@ def test_the_page_leads_from_a_file_of_texts_to_a_picture(tmp_path, monkeypatch)
     for saved in (whole.model, whole.tokenizer):
         saved.save_pretrained("tiny-opt")
     lines = "".join(blocks(TEXTS, "sh")).replace("\\\n", "").splitlines()
-    train, localise, report, adopt, _, *streamed = lines  # repair: tests/labels/test_repair.py
+    # repair: tests/labels/test_repair.py
+    train, localise, report, figures, adopt, _, *streamed = lines
     faster = "--preset demo --set finetune.epochs=60 --set finetune.batch_size=4"
     train = f"{train} {faster} --set finetune.learning_rate=0.003"
-    for line in (train, localise, report, adopt, *streamed):
+    for line in (train, localise, report, figures, adopt, *streamed):
         app(shlex.split(line)[1:], standalone_mode=False)
         for name in ("final", "reference"):
             trained = Path("runs/texts/tiny-opt/seed-1/checkpoints", name)
@@ -191,7 +192,8 @@ def test_the_page_leads_from_a_file_of_texts_to_a_picture(tmp_path, monkeypatch)
     assert found.status.final.noisy == 1
     shares = pd.read_parquet(found.folder / "results" / "shares" / "shares.parquet")
     assert set(shares["value"]) == {"tokens", "log-probability"}
-    assert Path("runs/report/index.html").is_file()
+    assert "memorised its texts" in Path("runs/report/index.html").read_text(encoding="utf-8")
+    assert Path("runs/report/figures/shares-log-probability-of-the-text.svg").is_file()
     assert memloc.Run.open("runs/mine").task.train.parts == found.task.train.parts
 
 
