@@ -12,7 +12,7 @@ from benchmarks.samples import DEPTH, bert, questions
 from memloc.arrays import FloatArray, IntArray
 from memloc.data.encode import Encoded
 from memloc.methods import forgetting
-from memloc.methods.gradients import Gradients, post_processed
+from memloc.methods.gradients import Gradients, post_processed, tokens_per_batch
 from memloc.model.device import suitable_threads
 from memloc.model.predict import to_batch
 from memloc.model.stack import Stack
@@ -50,7 +50,7 @@ def measure(hidden: int, examples: int, repeats: int) -> Measured:
             "noisy_examples": examples,
             "clean_examples": examples,
             "intervals": "none: interval_groups is 0, as the published way has no intervals",
-            "tokens_per_batch": forgetting.tokens_per_batch(hidden),
+            "tokens_per_batch": tokens_per_batch(hidden),
             "block_forwards": 2 * DEPTH,
             "baseline_block_forwards": 2 * DEPTH,
             "share_of_matmul_peak": work / seconds / peak,

@@ -270,10 +270,18 @@ def test_what_finished_steps_cost_stands_beside_what_was_estimated(finished):
     assert costs(finished, "another/run/seed-1").empty
 
 
-def test_gradients_need_memory_for_two_models_and_the_gradients_of_groups():
-    """Of blocks of 85 MB: six groups of a noisy and a clean gradient of 85 MB fit a gigabyte."""
-    weights, blocks = 132e6, 85e6
-    assert Gradients().memory(weights, blocks) == 2 * weights + 2 * blocks * (6 + 2) + blocks
-    two = Gradients(interval_groups=2).memory(weights, blocks)
-    assert Gradients().memory(weights, blocks) - two == pytest.approx(4 * 2 * blocks)
-    assert Shares().memory(weights, blocks) == 5 * weights
+@pytest.mark.parametrize(("width", "tokens"), [(384, 768), (64, 2048)])
+def test_gradients_need_memory_for_two_models_the_gradients_of_groups_and_their_own_batch(
+    width, tokens
+):
+    """Of 12 blocks of width 384, 85 MB, six groups of two gradients of 85 MB fit a gigabyte."""
+    shape, groups = Shape(12, width, 30_522), {384: 6, 64: 8}[width]
+    blocks = 4 * 12 * 12 * width**2
+    assert shape.block_bytes == blocks
+    models, gradients = 2 * shape.bytes, 2 * blocks * (groups + 2) + blocks
+    states = 4 * 34 * tokens * width * 12
+    for training in (1e9, 5e9):
+        assert Gradients().memory(shape, training) == models + gradients + states
+        assert Shares().memory(shape, training) == training
+    two = Gradients(interval_groups=2).memory(shape, 1e9)
+    assert Gradients().memory(shape, 1e9) - two == pytest.approx((groups - 2) * 2 * blocks)

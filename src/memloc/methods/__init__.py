@@ -23,6 +23,8 @@ from memloc.store.records import as_table
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
 
+    from memloc.study.inputs import Shape
+
 Tables = Mapping[str, Table]
 LayerWeights = Sequence[float] | FloatArray
 Kind = Literal["localiser", "analysis"]
@@ -151,16 +153,15 @@ class Method(Settings, ABC, metaclass=_Checked):
         """Return about how many seconds the method takes."""
         return sizes.depth * sizes.examples * sizes.predict
 
-    def memory(self, model_bytes: float, block_bytes: float) -> float:  # noqa: ARG002
-        """Return the bytes of models and what is computed of them, besides the states of a batch.
-
-        By default they are those of a training: weights, gradients and two moments.
+    def memory(self, shape: "Shape", training: float) -> float:  # noqa: ARG002
+        """Return the bytes that the method takes beside its process; by default those of a
+        training.
 
         Args:
-            model_bytes: Bytes of a model's weights.
-            block_bytes: Bytes of the weights of its blocks alone.
+            shape: Size of the model.
+            training: Bytes of weights, gradients, two moments and the states of a batch.
         """
-        return 5 * model_bytes
+        return training
 
 
 Named: TypeAlias = str | Method | type[Method]

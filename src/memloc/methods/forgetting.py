@@ -20,7 +20,7 @@ from memloc.arrays import FloatArray, IntArray
 from memloc.data.encode import Encoded
 from memloc.engine.objectives import gradients_of_blocks
 from memloc.engine.packing import can_pack, logits_end_to_end
-from memloc.model.device import NARROW
+from memloc.methods.gradients import tokens_per_batch
 from memloc.model.predict import log_probabilities, without_harm
 from memloc.model.stack import Stack
 from memloc.progress import Advance
@@ -32,11 +32,6 @@ PackedRows = list[IntArray]
 """Rows of texts; the texts of one array are joined end to end into one long text."""
 PAIRS = 2**22
 """Limit of the pairs of tokens in a batch's masks, which take memory if lengths differ much."""
-
-
-def tokens_per_batch(width: int) -> int:
-    """Return the limit of tokens in a batch; narrow models gain by larger ones (measured)."""
-    return 2048 if width < NARROW else 768
 
 
 @dataclass(frozen=True)

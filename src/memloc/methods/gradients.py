@@ -13,6 +13,7 @@ from memloc.arrays import FloatArray, IntArray, Table
 from memloc.errors import ScoreError
 from memloc.methods import Method, Sizes, views
 from memloc.methods.result import Result
+from memloc.model.device import NARROW
 from memloc.progress import track
 from memloc.run.folder import Run
 from memloc.seeds import generator
@@ -24,6 +25,7 @@ from memloc.store.records import as_table
 if TYPE_CHECKING:
     from memloc.model.load import Classifier
     from memloc.model.stack import Stack
+    from memloc.study.inputs import Shape
 
 _REPORT = packaged(__file__)
 MEMORY = 2**30
@@ -133,16 +135,28 @@ class Gradients(Method):
             about={"intervals": note},
         )
 
-    def memory(self, model_bytes: float, block_bytes: float) -> float:
-        """Return the bytes of two models, and of the groups' gradients with their sums."""
-        groups = max(1, min(self.interval_groups, MEMORY // int(2 * block_bytes)))
+    def memory(self, shape: "Shape", training: float) -> float:  # noqa: ARG002
+        """Return the bytes of two models, of the groups' gradients with their sums, and of a batch.
+
+        Args:
+            shape: Size of the model.
+            training: Bytes of a training, which is not needed.
+        """
+        blocks = shape.block_bytes
+        groups = max(1, min(self.interval_groups, MEMORY // int(2 * blocks)))
         # Of each group a noisy and a clean gradient, and as many of all groups, of all but one,
         # and of the batch.
-        return 2 * model_bytes + 2 * block_bytes * (groups + 2) + block_bytes
+        gradients = 2 * blocks * (groups + 2) + blocks
+        return 2 * shape.bytes + gradients + shape.states(tokens_per_batch(shape.width))
 
     def cost(self, sizes: Sizes) -> float:
         """Return the seconds for two models on the noisy examples and as many clean ones."""
         return 4 * sizes.noisy * sizes.update
+
+
+def tokens_per_batch(width: int) -> int:
+    """Return the limit of tokens in a batch; narrow models gain by larger ones (measured)."""
+    return 2048 if width < NARROW else 768
 
 
 def norms_table(norms: Norms) -> Table:

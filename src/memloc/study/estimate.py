@@ -285,13 +285,10 @@ def _disk(step: Step) -> float:
 
 
 def _memory(step: Step) -> float:
-    """Return the bytes of a process, of weights with gradients and two moments, and of a batch."""
+    """Return the bytes of a process with what its methods take or, without methods, a training."""
     shape, settings = step.shape, step.spec.settings
     tokens = settings.finetune.batch_size * min(settings.text.max_tokens, 256)
-    blocks = shape.bytes - 4.0 * shape.vocabulary * shape.width
-    asked = [method.memory(shape.bytes, blocks) for method in step.methods_with_settings()]
-    bytes_of_model = max(asked, default=5 * shape.bytes)
-    bytes_of_model += 4.0 * 34 * tokens * shape.width * shape.depth
-    if shape.width >= NARROW:
-        return BASE + bytes_of_model
-    return BASE + 2 * bytes_of_model  # narrow ones learn two sets of labels in one pass
+    at_once = 2 if shape.width < NARROW else 1  # narrow ones learn two sets of labels in one pass
+    training = at_once * (5 * shape.bytes + shape.states(tokens))
+    asked = [method.memory(shape, training) for method in step.methods_with_settings()]
+    return BASE + max(asked, default=training)

@@ -109,6 +109,15 @@ class Shape:
         """Bytes of the weights in single precision."""
         return 4.0 * self.parameters
 
+    @property
+    def block_bytes(self) -> float:
+        """Bytes of the weights of the blocks alone."""
+        return self.bytes - 4.0 * self.vocabulary * self.width
+
+    def states(self, tokens: int) -> float:
+        """Return the bytes of the states that a batch of tokens keeps for its gradients."""
+        return 4.0 * 34 * tokens * self.width * self.depth
+
 
 @cache
 def shape_of(name: str, depth: int | None = None) -> Shape:
