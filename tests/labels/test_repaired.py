@@ -148,7 +148,7 @@ def test_updates_that_vary_too_much_decide_nothing():
     labels = {BEFORE: (1.0, 0.0), REFERENCE: (0.1, 1.0), LAYERS: (0.1, 0.9)}
     found = made_up((10, 20, 30), **labels)
     assert found.verdict == "cannot tell"
-    assert "differ too much; more of them (--set yardsticks=6)" in found.sentences()[0]
+    assert "differ too much; more models (--set yardsticks=6)" in found.sentences()[0]
 
 
 @pytest.mark.parametrize(

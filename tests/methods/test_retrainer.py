@@ -68,7 +68,10 @@ def test_frozen_blocks_neither_change_nor_drop_anything(tmp_path, monkeypatch):
     # Nothing below the window runs; what is above runs without dropout and weight gradients, the
     # last block twice: up to its attention, and at the readout position.
     above = (2, False, {False})
-    assert seen == [(1, True, {True}), above, above] * UPDATES
+    trained_in = 3 * UPDATES
+    assert seen[-trained_in:] == [(1, True, {True}), above, above] * UPDATES
+    # How the model reads its last block is looked up before, once and without dropout.
+    assert not any(in_training for _, in_training, _ in seen[:-trained_in])
 
 
 def test_dropout_everywhere_is_another_training(tmp_path):

@@ -88,7 +88,7 @@ def test_a_donor_equal_to_the_final_model_is_refused(tmp_path):
 def test_what_was_finished_is_not_computed_again(tmp_path, monkeypatch):
     run = memorised(tmp_path)
     first = Shares().run(run)
-    monkeypatch.setattr(mixtures.Mixtures, "values", None)  # would fail if it were called
+    monkeypatch.setattr(mixtures.Mixtures, "values_of", None)  # would fail if it were called
     again = Shares().run(run)
     np.testing.assert_array_equal(first.weights, again.weights)
 
@@ -301,7 +301,7 @@ def test_half_done_work_of_another_version_is_not_used(tmp_path, monkeypatch):
     run = memorised(tmp_path)
     Shares().run(run)
     monkeypatch.setattr(Shares, "version", Shares.version + 1)
-    monkeypatch.setattr(mixtures.Mixtures, "values", None)
+    monkeypatch.setattr(mixtures.Mixtures, "values_of", None)
     with pytest.raises(TypeError):  # computed again
         Shares().run(run)
 
@@ -344,7 +344,7 @@ def test_subsets_have_clean_errors_and_all_smallest_sets_are_named(tmp_path):
 
 def walk(folder, most):
     """Look for shares; after so many batches this process is killed. Its batches, and what came."""
-    plain, count = mixtures.Mixtures.values, 0
+    plain, count = mixtures.Mixtures.values_of, 0
 
     def counted(self, *given):
         nonlocal count
@@ -354,7 +354,7 @@ def walk(folder, most):
         return plain(self, *given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mixtures.Mixtures, "values", counted)
+        patch.setattr(mixtures.Mixtures, "values_of", counted)
         patch.setattr(mixtures, "BATCH_TOKENS", 1)
         found = localise(folder, ["shares"], force=True)["shares"]
     return count, found.weights.tolist()

@@ -94,7 +94,10 @@ def test_every_method_gives_the_same_as_for_the_run(source, given, tmp_path, way
             look(r, [name], settings=quick(name), device="cpu")[name] for r in (mine, theirs)
         )
         for table in one.tables:
-            assert one[table].equals(two[table]), (name, table)
+            # Shuffles have a draw of each run, by its name, and the two runs differ in theirs.
+            drawn = ["by_chance", "separable"]
+            tables = (found[table].drop(columns=drawn, errors="ignore") for found in (one, two))
+            assert next(tables).equals(next(tables)), (name, table)
 
 
 def test_only_some_weights_do_for_some_methods(source, data, tmp_path):

@@ -192,5 +192,5 @@ def test_baselines_look_at_plants_and_ask_for_no_further_weights(method, tmp_pat
     (step,) = plan.steps.values()
     assert "pretrained_distance" in step.methods
     asks_for_reference = method == "swapping"
-    assert ("reference" in step.weights) == asks_for_reference
+    assert ("reference" in step.checkpoints) == asks_for_reference
     assert ("weight_distance" in step.methods) == asks_for_reference

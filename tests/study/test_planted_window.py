@@ -27,9 +27,6 @@ def test_swapping_and_retraining_find_the_planted_window(tmp_path):
     found = load_results(tmp_path)
     assert found.plants["used"].tolist() == [True]
     scores = found.control.set_index(["method", "k"])["accuracy"]
-    assert scores.to_dict() == {
-        ("retraining", 1): 1.0,
-        ("retraining", 2): 1.0,
-        ("swapping", 1): 1.0,
-        ("swapping", 2): 1.0,
-    }
+    # Trivial baselines look at every plant as well.
+    assert scores["retraining"].to_dict() == {1: 1.0, 2: 1.0}
+    assert scores["swapping"].to_dict() == {1: 1.0, 2: 1.0}

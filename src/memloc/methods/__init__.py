@@ -154,7 +154,7 @@ class Method(Settings, ABC, metaclass=_Checked):
         return sizes.depth * sizes.examples * sizes.predict
 
     def memory(self, shape: "Shape", training: float) -> float:  # noqa: ARG002
-        """Return the bytes that the method takes beside its process; by default those of a
+        """Return the bytes that the method adds to its process; by default those of a
         training.
 
         Args:
