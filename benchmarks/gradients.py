@@ -12,8 +12,8 @@ from benchmarks.samples import DEPTH, bert, questions
 from memloc.arrays import FloatArray, IntArray
 from memloc.data.encode import Encoded
 from memloc.methods import forgetting
-from memloc.methods.gradients import Gradients, post_processed, tokens_per_batch
-from memloc.model.device import suitable_threads
+from memloc.methods.gradients import Gradients, post_processed
+from memloc.model.device import suitable_threads, tokens_per_batch
 from memloc.model.predict import to_batch
 from memloc.model.stack import Stack
 

@@ -20,7 +20,7 @@ from memloc.arrays import FloatArray, IntArray
 from memloc.data.encode import Encoded
 from memloc.engine.objectives import gradients_of_blocks
 from memloc.engine.packing import can_pack, logits_end_to_end
-from memloc.methods.gradients import tokens_per_batch
+from memloc.model.device import tokens_per_batch
 from memloc.model.predict import log_probabilities, without_harm
 from memloc.model.stack import Stack
 from memloc.progress import Advance

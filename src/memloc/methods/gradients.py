@@ -13,7 +13,7 @@ from memloc.arrays import FloatArray, IntArray, Table
 from memloc.errors import ScoreError
 from memloc.methods import Method, Sizes, views
 from memloc.methods.result import Result
-from memloc.model.device import NARROW
+from memloc.model.device import tokens_per_batch
 from memloc.progress import track
 from memloc.run.folder import Run
 from memloc.seeds import generator
@@ -152,11 +152,6 @@ class Gradients(Method):
     def cost(self, sizes: Sizes) -> float:
         """Return the seconds for two models on the noisy examples and as many clean ones."""
         return 4 * sizes.noisy * sizes.update
-
-
-def tokens_per_batch(width: int) -> int:
-    """Return the limit of tokens in a batch; narrow models gain by larger ones (measured)."""
-    return 2048 if width < NARROW else 768
 
 
 def norms_table(norms: Norms) -> Table:
