@@ -19,7 +19,7 @@ measured).
 
 
 def tokens_per_batch(width: int) -> int:
-    """Return the limit of tokens in a batch of gradients; narrow models gain by larger ones (measured)."""
+    """Return the limit of tokens in a batch of gradients; narrow models gain by larger ones."""
     return 2048 if width < NARROW else 768
 
 
