@@ -17,6 +17,7 @@ from memloc.methods.protocol import preset
 from memloc.model.device import on_threads
 from memloc.model.load import LoadOptions, load_model
 from memloc.model.predict import predict
+from memloc.model.shape import Shape
 from memloc.progress import duration, telling
 from memloc.store import paths
 from memloc.store.records import read_json, write_json
@@ -30,7 +31,6 @@ from memloc.study.estimate import (
     machine,
     measured_here,
 )
-from memloc.study.inputs import Shape
 from memloc.study.plan import make_plan
 
 SPEED = {

@@ -6,6 +6,7 @@ from fixtures.plans import RUN
 from memloc.methods.gradients import Gradients
 from memloc.methods.protocol import preset
 from memloc.methods.shares import Shares
+from memloc.model.shape import Shape
 from memloc.progress import duration, size
 from memloc.store import paths
 from memloc.store.records import write_json
@@ -21,7 +22,6 @@ from memloc.study.estimate import (
 )
 from memloc.study.execute import Execution, cores
 from memloc.study.executors import LocalExecutor
-from memloc.study.inputs import Shape
 from memloc.study.plan import make_plan
 from memloc.study.records import Store, study_states
 from memloc.study.view import plan_rows, plan_sentences

@@ -10,11 +10,11 @@ from fixtures.plans import RUN, finish_all, not_done, plan_of, write_rows
 from memloc.data.sources import load_task
 from memloc.errors import ModelError, SettingsError
 from memloc.model.load import load_model
+from memloc.model.shape import Shape
 from memloc.run.spec import RunSpec
 from memloc.study.config import parse_study
 from memloc.study.estimate import Calibration, estimate
 from memloc.study.inputs import (
-    Shape,
     data_folder,
     few_sentence,
     model_contents,

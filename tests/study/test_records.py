@@ -9,11 +9,11 @@ import pytest
 from fixtures.forked import ended, forked
 from fixtures.plans import SPEC
 from memloc.errors import StoreError
+from memloc.model.shape import Shape
 from memloc.store import files as files_module
 from memloc.store.files import drafts_in, new_draft
 from memloc.store.lock import RUN, locked, who_runs
 from memloc.store.records import read_json, write_json
-from memloc.study.inputs import Shape
 from memloc.study.plan import Step
 from memloc.study.records import Store
 

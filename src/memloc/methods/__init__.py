@@ -23,7 +23,7 @@ from memloc.store.records import as_table
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
 
-    from memloc.study.inputs import Shape
+    from memloc.model.shape import Shape
 
 Tables = Mapping[str, Table]
 LayerWeights = Sequence[float] | FloatArray

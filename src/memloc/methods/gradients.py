@@ -24,8 +24,8 @@ from memloc.store.records import as_table
 
 if TYPE_CHECKING:
     from memloc.model.load import Classifier
+    from memloc.model.shape import Shape
     from memloc.model.stack import Stack
-    from memloc.study.inputs import Shape
 
 _REPORT = packaged(__file__)
 MEMORY = 2**30

@@ -35,6 +35,7 @@ from memloc.model.calls import LastBlock
 from memloc.model.device import NARROW, on_threads, pick_device, usable_threads
 from memloc.model.load import Classifier
 from memloc.model.predict import evaluating, predict, to_batch
+from memloc.model.shape import Shape
 from memloc.model.stack import Stack
 from memloc.progress import around, duration, hidden, tell
 from memloc.protocol import FineTuneSettings
@@ -52,7 +53,7 @@ from memloc.study.estimate import (
     sizes_of,
     training_seconds,
 )
-from memloc.study.inputs import Shape, is_here, tokens_of
+from memloc.study.inputs import is_here, tokens_of
 from memloc.study.plan import Plan, Step
 
 Clock = Callable[[], float]

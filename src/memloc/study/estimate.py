@@ -17,13 +17,14 @@ from pydantic import Field, NonNegativeFloat
 from memloc.errors import StoreError
 from memloc.methods import Sizes
 from memloc.model.device import NARROW
+from memloc.model.shape import Shape
 from memloc.progress import size
 from memloc.protocol import FineTuneSettings, RunSettings
 from memloc.run.records import TRAININGS, WEIGHTS
 from memloc.settings import Settings, read_record
 from memloc.store import paths
 from memloc.store.records import write_json
-from memloc.study.inputs import Shape, training_examples
+from memloc.study.inputs import training_examples
 from memloc.study.plan import Plan, Step
 from memloc.study.records import StepRecord, Store
 

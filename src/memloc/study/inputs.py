@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from memloc.data.tasks import PAPER_TASKS, known_tasks
 from memloc.errors import MemlocError, ModelError, SettingsError, in_words, lookup
 from memloc.methods.registry import find_method
 from memloc.model.known import KNOWN, TINY, no_such_model, place_of
+from memloc.model.shape import Shape
 from memloc.run.records import few_in
 from memloc.run.spec import DataFile, RunSpec, TaskSpec
 from memloc.stats.answers import too_few
@@ -82,41 +83,6 @@ def _check_model(file: StudyFile, folders: dict[str, str], name: str) -> None:
     folder = paths.run_folder(Path(), "-", path, 1, depth).parts[1]
     if folders.setdefault(folder, path) != path:
         raise SettingsError(f"{folders[folder]} and {path} would share the folder {folder}.")
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The size of a model."""
-
-    depth: int
-    width: int
-    vocabulary: int
-    model_type: str = ""
-    """Type of the model in transformers; empty if unknown."""
-
-    @property
-    def name(self) -> str:
-        """Size as a key of a JSON object."""
-        return f"{self.depth}x{self.width}"
-
-    @property
-    def parameters(self) -> int:
-        """Number of parameters of blocks of the usual proportions, and of the embeddings."""
-        return 12 * self.depth * self.width**2 + self.vocabulary * self.width
-
-    @property
-    def bytes(self) -> float:
-        """Bytes of the weights in single precision."""
-        return 4.0 * self.parameters
-
-    @property
-    def block_bytes(self) -> float:
-        """Bytes of the weights of the blocks alone."""
-        return self.bytes - 4.0 * self.vocabulary * self.width
-
-    def states(self, tokens: int) -> float:
-        """Return the bytes of the states that a batch of tokens keeps for its gradients."""
-        return 4.0 * 34 * tokens * self.width * self.depth
 
 
 @cache

@@ -17,6 +17,7 @@ from memloc.methods import Method
 from memloc.methods.protocol import Protocol
 from memloc.methods.registry import find_method, trivial_names
 from memloc.model.known import default_preset
+from memloc.model.shape import Shape
 from memloc.protocol import MEMORISED_ONLY, VerdictSettings
 from memloc.run.folder import Run
 from memloc.run.records import AS_ONE, WEIGHTS
@@ -33,7 +34,7 @@ from memloc.study.config import (
     read_study,
     write_study,
 )
-from memloc.study.inputs import Shape, check_files, check_names, model_contents, shape_of, task_spec
+from memloc.study.inputs import check_files, check_names, model_contents, shape_of, task_spec
 
 KINDS = ("train", "localise", "analyse", "plant")
 """Kinds of steps in the order in which a study needs them."""
