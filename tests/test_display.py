@@ -54,6 +54,19 @@ def test_runs_and_tasks_show_what_they_hold(memorised_run):
     assert run.task.table["noisy"].sum() == len(run.noisy_rows)
 
 
+def test_the_status_of_a_run_is_a_few_lines(memorised_run):
+    status = memorised_run.status
+    assert repr(status).startswith("The final weights predict 100% of the noisy and ")
+    assert f"<b>{status!r}</b>" in status._repr_html_()
+    attempt = {"learning_rate": 0.1, "training_accuracy": 0.5}
+    new = type(status)(without={"frozen": "no"}, attempts=[attempt])
+    assert repr(new).splitlines() == [
+        "No final weights yet",
+        "without frozen: no",
+        "1 training fell short before this one",
+    ]
+
+
 def test_showing_a_run_loads_no_torch(memorised_run):
     code = (
         "import sys, memloc; repr(memloc.Run.open(sys.argv[1])); assert 'torch' not in sys.modules"

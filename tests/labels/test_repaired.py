@@ -63,6 +63,15 @@ def test_nothing_is_called_removed_that_is_only_hidden(scores, verdict):
     assert "nan" not in said
 
 
+def test_a_repair_shows_its_verdict_and_the_models_compared():
+    found = made_up(**{BEFORE: (1.0, 0.0), REFERENCE: (0.1, 1.0), LAYERS: (0.1, 0.0)})
+    assert repr(found).splitlines()[0].endswith(": hidden")
+    assert 2 <= len(repr(found).splitlines()) <= 5
+    card = found._repr_html_()
+    assert card.startswith("<div><b>Repaired model in ")
+    assert card.count("<tr>") == 1 + 6  # names, and one row per model
+
+
 def test_between_hidden_and_removed_nothing_is_told():
     updates = [18, 19, 20, 20, 21, 22]
     apart = np.std(np.log(updates), ddof=1)

@@ -7,6 +7,8 @@ import numpy as np
 
 from memloc.arrays import Table
 from memloc.data.task import Examples, NoisyLabels, Task, hash_task
+from memloc.display import Card, Shown
+from memloc.errors import counted
 from memloc.run.spec import RunSpec
 from memloc.settings import Settings
 from memloc.stats.answers import too_few
@@ -95,7 +97,7 @@ class RunRecord(Settings):
     """Command that made the run and would make it again."""
 
 
-class RunStatus(Settings):
+class RunStatus(Shown, Settings):
     """Outcome of a run so far."""
 
     final: Accuracies | None = None
@@ -108,6 +110,22 @@ class RunStatus(Settings):
     """Trainings of a plant that fell short before the current one."""
     adopted: dict[str, Checkpoint] = {}
     """Weights of an adopted run, which are outside its folder."""
+
+    def card(self) -> Card:
+        """Return what became of the run: what it memorised, and which weights it lacks."""
+        title = "No final weights yet"
+        if self.final is not None:
+            final = self.final
+            title = (
+                f"The final weights predict {final.noisy:.0%} of the noisy and {final.clean:.0%} "
+                "of the clean labels"
+            )
+        facts = [f"without {name}: {why}" for name, why in self.without.items()]
+        if self.attempts:
+            facts.append(f"{counted(len(self.attempts), 'training')} fell short before this one")
+        if self.adopted:
+            facts.append(f"adopted weights: {', '.join(self.adopted)}")
+        return Card(title, facts)
 
 
 CURVES = (
