@@ -379,11 +379,11 @@ def plants_table() -> pd.DataFrame:
                 "model": row["model"],
                 "word": row["word"],
                 "planted mass": row.get("mass", np.nan),
-                "planted mass, null as donor": row.get("mass_order", np.nan),
-                "r of both": row.get("r_order", np.nan),
+                "mass by null": row.get("mass_order", np.nan),
+                "r": row.get("r_order", np.nan),
                 "lost in front": row.get("earlier", np.nan),
-                "lost in front, null as donor": row.get("earlier_order", np.nan),
-                "mass in the planted part": row.get("part_mass", np.nan),
+                "lost in front by null": row.get("earlier_order", np.nan),
+                "mass in planted part": row.get("part_mass", np.nan),
             }
             for row in rows
         ]
