@@ -15,7 +15,7 @@ def test_results_and_runs_draw_themselves_as_the_report_does(found, memorised_ru
     one = found["shares"].plot().to_dict()
     assert "shares" in one["title"]
     assert len(found.plot().to_dict()["concat"]) == 2
-    assert memorised_run.plot().to_dict()["title"] == "How the labels were learnt"
+    assert memorised_run.plot().to_dict()["title"] == "How the labels or texts were learnt"
 
 
 def test_a_result_without_a_table_of_layers_says_that_it_is_not_drawn():
