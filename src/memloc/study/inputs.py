@@ -206,13 +206,13 @@ def few_sentence(spec: RunSpec) -> str:
     return f"{spec.task.name}: {warning}" if warning else ""
 
 
-@cache
 def tokens_of(examples: Examples, task: str = "") -> float:
     """Return the mean number of tokens per text: 4/3 per word, one per word in embedded tasks."""
     words = [len(" ".join(parts).split()) + len(parts) for parts in examples.parts[:500]]
     return float(np.mean(words)) * (1.0 if task.startswith("tiny-") else 4 / 3)
 
 
+@cache
 def training_examples(task: TaskSpec) -> int:
     """Count a task's training examples, or those of its sample; the user's own files are read."""
     if task.data is not None:
