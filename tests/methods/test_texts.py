@@ -194,6 +194,9 @@ def test_an_adopted_pair_of_language_models_has_probes_and_no_gradients(texts_ru
     given = {"final": run.path("final"), "data": make_texts(), **TEXTS}
     with_start = memloc.adopt(tmp_path / "one", pretrained=run.spec.model, **given)
     assert with_start.has("frozen")
+    files = with_start.files(["frozen", "pretrained"])  # which decide what is used again
+    assert files["frozen"] == files["pretrained"]
+    assert with_start.identity(["frozen"]) == with_start.identity(["pretrained"])
     few = {"probing.epochs": 2, "probing.first_epoch": 0}
     assert "probing" in memloc.localise(with_start, ["probing"], settings=few).results
     alone = memloc.adopt(tmp_path / "two", **given)

@@ -248,7 +248,7 @@ class Run(Plotted):
 
     def has(self, checkpoint: str) -> bool:
         """Return whether the run has these weights."""
-        checkpoint = self._own(checkpoint)
+        checkpoint = self._stand_in(checkpoint)
         if checkpoint == "pretrained":
             return self.record.made_by == "train" or checkpoint in self.status.adopted
         return self.path(checkpoint).is_dir()
@@ -257,7 +257,7 @@ class Run(Plotted):
         """Return the names of the run's fine-tuned weights."""
         return [name for name in WEIGHTS if self.path(name).is_dir()]
 
-    def _own(self, checkpoint: str) -> str:
+    def _stand_in(self, checkpoint: str) -> str:
         """Return the name of the weights that stand for these.
 
         Frozen weights are those of which the head alone was trained. A language model has no new
@@ -279,7 +279,7 @@ class Run(Plotted):
         """
         if is_folder(checkpoint):
             return checkpoint_folder(Path(checkpoint))
-        checkpoint = self._own(checkpoint)
+        checkpoint = self._stand_in(checkpoint)
         if self.has(checkpoint):
             return None
         if _epoch(checkpoint):
@@ -310,8 +310,9 @@ class Run(Plotted):
         from memloc.model.load import LoadOptions
 
         self.require(checkpoint)
+        checkpoint = self._stand_in(checkpoint)
         self.check_unchanged([checkpoint])
-        if self._own(checkpoint) == "pretrained":
+        if checkpoint == "pretrained":
             loaded = self.load_pretrained(self.seed)
         else:
             options = LoadOptions(remote_code=self.spec.remote_code, base=self._start[0])
@@ -380,7 +381,8 @@ class Run(Plotted):
 
     def files(self, checkpoints: Iterable[str]) -> dict[str, str]:
         """Return the hashes of the files of these weights, if they have a folder."""
-        return {w: hash_checkpoint(p) for w in checkpoints if (p := self.path(w)).is_dir()}
+        places = {name: self.path(self._stand_in(name)) for name in checkpoints}
+        return {name: hash_checkpoint(place) for name, place in places.items() if place.is_dir()}
 
     def _changed(self, checkpoint: str) -> StoreError:
         folder = self.path(checkpoint)
@@ -450,7 +452,8 @@ class Run(Plotted):
         facts: dict[str, Any] = {"data": record.task.hash, "text": settings.text.model_dump()}
         if record.made_by == "adopt":
             # Weights that memloc trained for the run came from the pre-trained weights.
-            names = {name if name in adopted else "pretrained" for name in checkpoints}
+            asked = map(self._stand_in, checkpoints)
+            names = {name if name in adopted else "pretrained" for name in asked}
             given = [(name, c) for name, c in adopted.items() if name in names]
             facts["adopted"] = {name: [c.hash, c.files] for name, c in sorted(given)}
         return {
