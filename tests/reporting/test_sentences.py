@@ -11,7 +11,7 @@ from fixtures.studies import Study, make_data, make_scores, record, write_adopte
 from memloc.cli.console import show_control
 from memloc.methods.probing import UNLEARNT
 from memloc.methods.result import Result
-from memloc.reporting.derived import layers_to_undo
+from memloc.reporting.derived import layers_to_undo, leading
 from memloc.reporting.examples import outcomes_by_method
 from memloc.reporting.figures import FIGURES, _titled
 from memloc.reporting.missing import coverage
@@ -401,6 +401,23 @@ def test_what_cannot_be_concluded_is_said_with_its_reason(one):
     untested = "nothing was planted in known layers (`memloc control --model tiny-bert --task"
     assert untested in found.trust
     assert "one seed" in found.trust
+
+
+@pytest.mark.parametrize(("mass", "said"), [(0.98, "these plants are easy"), (0.05, "5% there.")])
+def test_a_trivial_baseline_stands_beside_the_exactness_of_the_method(results, mass, said):
+    best = leading(results)
+    mine = results.control[results.control["method"] == best]
+    trivial = mine.assign(method="weight_distance", planted_mass=mass)
+    both = pd.concat([mine.assign(planted_mass=0.9), trivial], ignore_index=True)
+    trust = summarise(results.with_tables(control=both)).trust
+    assert (
+        f"puts 90% of the weight on planted layers. The best trivial baseline puts {mass:.0%}"
+        in trust
+    )
+    assert said in trust
+    assert ("`memloc board`" in trust) == (mass > 0.45)
+    without = summarise(results.with_tables(control=mine)).trust
+    assert "trivial" not in without
 
 
 def test_coverage_lists_what_runs_have_and_the_commands_for_the_rest(results, one):

@@ -233,8 +233,16 @@ def _how_sure(results: Results) -> str:
         why = f"{method} did not look at labels" if len(control) else "nothing was"
         sentence = phrase("untested", why=why, todo=todo)
     else:
-        sentence = phrase("tested", **_means(mine)[0])
+        sentence = " ".join(_tested(_means(mine)[0], _means(control)[-1]))
     return sentence + (SAID["one_seed"] if results["runs"]["seed"].nunique() == 1 else "")
+
+
+def _tested(leader: Mapping[str, Any], last: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how exact the leading method is, and whether a trivial baseline does as well."""
+    yield phrase("tested", **leader)
+    if last["method"] == f"the {BASELINE}":
+        easy = last["planted_mass"] >= leader["planted_mass"] / 2
+        yield phrase("easy" if easy else "beaten", **last)
 
 
 def _means(control: pd.DataFrame) -> list[dict[str, Any]]:
