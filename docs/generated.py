@@ -193,8 +193,15 @@ def _item(name: str, says: str) -> str:
 
 
 def _paragraphs(text: str | None) -> str:
-    parts = (" ".join(part.split()) for part in inspect.cleandoc(text or "").split("\n\n"))
-    return "\n\n".join("\n".join(wrap(part, WIDTH)) for part in parts)
+    """Return the paragraphs and lists of a docstring, in lines of the pages' width."""
+    return "\n\n".join(map(_wrapped, inspect.cleandoc(text or "").split("\n\n")))
+
+
+def _wrapped(part: str) -> str:
+    items = re.split(r"\n(?=- )", part)
+    indent = "  " if part.startswith("- ") else ""
+    whole = (" ".join(item.split()) for item in items)
+    return "\n".join("\n".join(wrap(item, WIDTH, subsequent_indent=indent)) for item in whole)
 
 
 def commands(groups: Sequence[str]) -> str:

@@ -54,6 +54,22 @@ def test_runs_and_tasks_show_what_they_hold(memorised_run):
     assert run.task.table["noisy"].sum() == len(run.noisy_rows)
 
 
+def test_nothing_that_a_run_gives_is_shown_as_a_dump(memorised_run):
+    """Texts, arrays and models, of which there are thousands, are counted."""
+    run = memorised_run
+    every = {
+        "examples": run.task.train,
+        run.noisy.summary(): run.noisy,
+        "parameters": run.load("final"),
+        "1 run in": memloc.load_results(run.folder),
+    }
+    for says, shown in every.items():
+        assert says in repr(shown).splitlines()[0]
+        assert 1 <= len(repr(shown).splitlines()) <= 5
+        assert len(shown._repr_html_()) < 4000
+    assert "1 memorised" in repr(every["1 run in"])
+
+
 def test_the_status_of_a_run_is_a_few_lines(memorised_run):
     status = memorised_run.status
     assert repr(status).startswith("The final weights predict 100% of the noisy and ")

@@ -309,6 +309,35 @@ def test_links_lead_somewhere(page):
         assert not place or place[1:] in anchors, f"{page.name} links to {target}{place}"
 
 
+TERMS = {
+    r"M-CoG": "results",
+    r"\b[Nn]ulls?\b": "tests-of-the-methods",
+    r"\b[Pp]lant(?:s|ed)?\b": "tests-of-the-methods",
+    r"\b[Dd]onors?\b": "games",
+    r"θ_[A-Z]\d?": "weights",
+}
+"""Words of the glossary, and the section that explains each."""
+GUIDES = [README, TUTORIAL, *NOTEBOOKS]
+GUIDES += [
+    page for name in ("guides", "explanation") for page in sorted((DOCS / name).glob("*.md"))
+]
+NO_PROSE = re.compile(
+    r"```.*?```|<!-- (\w+): begin.*?<!-- \1: end -->|<!-- generated.*?<!-- end -->"
+    r"|^#[^\n]*|^\|[^\n]*|!?\[[^]]*\]\([^)]*\)|`[^`]*`",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
+def test_words_of_the_glossary_lead_there_where_a_page_first_uses_them(page):
+    text = page.read_text(encoding="utf-8")
+    prose = NO_PROSE.sub(lambda found: " " * len(found[0]), text)
+    for term, section in TERMS.items():
+        used = re.search(term, prose)
+        linked = re.search(rf"\[{term}\]\([^)]*glossary\.md#{section}\)", text)
+        assert used is None or (linked and linked.start() < used.start()), term
+
+
 def test_the_architecture_names_tests_that_exist():
     text = (DOCS / "explanation" / "architecture.md").read_text(encoding="utf-8")
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)

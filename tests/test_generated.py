@@ -59,6 +59,14 @@ def test_every_public_name_command_and_setting_is_in_the_reference(generated):
     assert ours - {"adapter_off"} <= set(asked["settings"])
 
 
+def test_everything_listed_is_described():
+    text = "\n".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*"))
+    assert text.count("\n- `") > 400
+    assert not re.findall(
+        r"^ *- `[^`]+`:(?: `[^`]+`\.)?(?: Default: `[^`]*`\.)?$", text, re.MULTILINE
+    )
+
+
 def test_parameters_are_listed_one_by_one(generated):
     shown = generated.api(["adopt"])
     assert len(re.findall(r"^- `\w+`: \S", shown, re.MULTILINE)) >= 18

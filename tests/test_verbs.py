@@ -1,5 +1,5 @@
 import memloc
-from memloc import progress
+from memloc import progress, verbs
 
 
 def test_python_shows_progress_and_an_estimate_unless_it_is_quiet(
@@ -18,3 +18,11 @@ def test_python_shows_progress_and_an_estimate_unless_it_is_quiet(
     assert "shares  begins" in shown.err
     assert "noisy of" in shown.err
     assert shown.out == ""
+
+
+def test_all_long_work_of_the_library_shows_its_progress():
+    work = {"train", "plant", "adopt", "adopt_trainer", "localise", "analyse", "find", "repair"}
+    assert {
+        name for name in memloc.__all__ if hasattr(getattr(memloc, name), "__wrapped__")
+    } >= work
+    assert set(verbs.WORK) == work

@@ -226,8 +226,11 @@ class RunSettings(Settings):
     preset: str = "paper"
     """Preset that the values started from."""
     noise: NoiseSettings = NoiseSettings()
+    """How labels are made wrong."""
     text: TextSettings = TextSettings()
+    """How texts are cut into tokens."""
     finetune: FineTuneSettings = FineTuneSettings()
+    """How all weights are trained."""
 
     def deciding(self, *, memorised: bool) -> dict[str, Any]:
         """Return the settings that decide the weights; `memorised` adds those of θ_M1 alone."""
@@ -246,9 +249,13 @@ class CommonSettings(RunSettings):
     """Settings that belong to no method: those of runs, of plants and of comparisons."""
 
     verdict: VerdictSettings = VerdictSettings()
+    """When labels count as memorised."""
     control: ControlSettings = ControlSettings()
+    """How labels are planted."""
     agreement: AgreementSettings = AgreementSettings()
+    """How methods and models are compared."""
     summary: SummarySettings = SummarySettings()
+    """How runs are combined."""
 
     def for_run(self) -> RunSettings:
         """Return the settings that decide a run's weights."""

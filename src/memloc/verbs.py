@@ -8,7 +8,7 @@ from typing import Any
 from memloc import progress
 
 WORK = {
-    **dict.fromkeys(("train", "adopt", "adopt_trainer"), "training"),
+    **dict.fromkeys(("train", "plant", "adopt", "adopt_trainer"), "training"),
     **dict.fromkeys(("localise", "analyse"), "methods"),
     **{"find": "halves", "repair": "repair"},
 }

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memloc.arrays import BoolArray, IntArray
-from memloc.display import Card, Shown
+from memloc.display import MOST_LINES, Card, Shown
 from memloc.errors import counted
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
-class Examples:
+@dataclass(frozen=True, repr=False)
+class Examples(Shown):
     """Texts with their labels, in a fixed order; each text has one, two or (WiC) three parts.
 
     In a task of texts the parts are a prompt and its continuation, and all labels are 0.
@@ -27,13 +27,18 @@ class Examples:
     def __len__(self) -> int:
         return len(self.parts)
 
+    def card(self) -> Card:
+        """Return the number of examples, and the first texts."""
+        texts = [" | ".join(parts) for parts in self.parts[: MOST_LINES - 1]]
+        return Card(counted(len(self), "example"), texts)
+
     def take(self, rows: IntArray) -> "Examples":
         """Return the examples at `rows`, in that order."""
         return Examples(tuple(self.parts[i] for i in rows), self.labels[rows])
 
 
-@dataclass(frozen=True)
-class NoisyLabels:
+@dataclass(frozen=True, repr=False)
+class NoisyLabels(Shown):
     """Labels before (`original`) and after (`assigned`) noise; `is_noisy` where they differ."""
 
     original: IntArray
@@ -46,6 +51,10 @@ class NoisyLabels:
         """Return the labels at `rows`, in that order."""
         kept = (self.original[rows], self.assigned[rows], self.is_noisy[rows])
         return NoisyLabels(*kept, self.origin)
+
+    def card(self) -> Card:
+        """Return the number of noisy examples and how they are known."""
+        return Card(self.summary())
 
     def summary(self) -> str:
         """Return a sentence with the number of noisy examples and how they are known."""

@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from memloc.data.hub import asked_once
+from memloc.display import Card, Shown
 from memloc.errors import ModelError, in_words
 from memloc.model.known import TINY, no_such_model, place_of
 from memloc.model.stack import Stack, as_model_error, optional_setting, setting
@@ -41,8 +42,8 @@ class LoadOptions:
     """Read the blocks of a saved model from disk whenever they run (see `model.streamed`)."""
 
 
-@dataclass(frozen=True)
-class Classifier:
+@dataclass(frozen=True, repr=False)
+class Classifier(Shown):
     """A classifier or language model with its tokenizer, and facts about how it was loaded."""
 
     name: str
@@ -60,6 +61,12 @@ class Classifier:
     """Layers (from 1) that an adapter does not change: zero there, or missing."""
     adapted: Any = None
     """The PEFT model around `model`, needed to save an adapter; set while one is trained."""
+
+    def card(self) -> Card:
+        """Return the kind of model, its size, and which weights are new."""
+        size = sum(parameter.numel() for parameter in self.model.parameters())
+        new = [f"new weights: {', '.join(self.new_weights)}"] if self.new_weights else []
+        return Card(f"{type(self.model).__name__} {self.name}, {size:,} parameters", new)
 
     @cached_property
     def stack(self) -> Stack:

@@ -10,7 +10,15 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from memloc.errors import MemlocWarning, StoreError, UnknownName, checked_arguments, lookup
+from memloc.display import MOST_ROWS, Card, Shown
+from memloc.errors import (
+    MemlocWarning,
+    StoreError,
+    UnknownName,
+    checked_arguments,
+    counted,
+    lookup,
+)
 from memloc.methods.protocol import Protocol, preset, protocol_of_study, study_values
 from memloc.methods.registry import by_reference, method_names
 from memloc.reporting.derived import RUN, derived, usual_depth
@@ -29,8 +37,8 @@ Which = Literal["all", "memorised", "whole", "usual"]
 ones; of these, those of models that are as deep as most."""
 
 
-@dataclass(frozen=True)
-class Results:
+@dataclass(frozen=True, repr=False)
+class Results(Shown):
     """The tidy tables of a study; each can be read as an attribute, such as `results.layers`.
 
     Tables that are read have their columns even without rows. Derived tables are computed when
@@ -65,6 +73,20 @@ class Results:
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.tables, *derived()]
+
+    def card(self) -> Card:
+        """Return what there is: the runs, and the names of the tables that have rows."""
+        runs = self["runs"]
+        memorised = int(runs["memorised"].astype(bool).sum())
+        named = {what: runs[what].drop_duplicates().tolist() for what in ("task", "model")}
+        facts = [f"{what}s: {', '.join(map(str, names))}" for what, names in named.items() if names]
+        filled = [name for name, table in self.tables.items() if len(table)]
+        rows = runs[["task", "model", "seed", "memorised", "noisy_accuracy"]].head(MOST_ROWS)
+        return Card(
+            f"{counted(len(runs), 'run')} in {self.folder}, {memorised:,} memorised",
+            [*facts, f"tables: {', '.join(filled) or 'none'}"],
+            rows=rows.to_dict("records"),
+        )
 
     def with_tables(self, **tables: pd.DataFrame) -> "Results":
         """Return these results with the tables of these names replaced."""

@@ -26,15 +26,21 @@ class TaskRecord(Settings):
     """Facts about the task of a run; its examples are in the run's folder."""
 
     name: str
+    """Name of the task."""
     category: str
+    """Kind of task that figures group it by."""
     label_names: tuple[str, ...]
+    """Names of the classes in the order of their numbers; none in a task of texts."""
     source: str
     """Place that the task was read from, as text for people."""
     train: int
+    """Number of training examples."""
     noisy: int
+    """Number of noisy ones among them."""
     noise: str = ""
     """Sentence for people on how the wrong labels are known."""
     hash: str
+    """Hash of texts, labels and splits."""
 
     @classmethod
     def of(cls, task: Task) -> "TaskRecord":
@@ -53,6 +59,7 @@ class Checkpoint(Settings):
     """Folder and hashes of weights that were adopted."""
 
     path: str
+    """Folder of the weights."""
     files: str
     """Hash of the files."""
     hash: str
@@ -63,7 +70,9 @@ class Accuracies(Settings):
     """Share of the assigned labels that the final weights predict."""
 
     noisy: float
+    """Share among the noisy examples."""
     clean: float
+    """Share among the clean examples."""
     training: float
     """Share among all training examples."""
 
@@ -78,19 +87,26 @@ class Attempt(Settings):
     """A training of a plant that fell short."""
 
     learning_rate: float
+    """Learning rate of the training."""
     training_accuracy: float
+    """Training accuracy that it reached."""
 
 
 class RunRecord(Settings):
     """Spec of a run and facts found when it was begun; this record is never rewritten."""
 
     spec: RunSpec
+    """Everything that decides the weights."""
     made_by: Literal["train", "adopt"] = "train"
+    """Whether memloc trained the weights or adopted them."""
     weights_hash: str
     """Hash of the pre-trained weights or, for an adopted run, of the final weights."""
     depth: int
+    """Number of layers."""
     width: int
+    """Number of components of a layer's vectors."""
     task: TaskRecord
+    """Facts about the task."""
     auxiliary: str = ""
     """Hash of the training examples of a plant's auxiliary task."""
     command: str = ""

@@ -70,6 +70,7 @@ class TaskSpec(Settings):
     """The examples that a run is trained on, and where they are read from."""
 
     name: str
+    """Name of the task."""
     contents: str = ""
     """Hash of the files or of the examples in memory; empty if the name identifies them."""
     examples: int | None = None
@@ -134,8 +135,11 @@ class PlantSpec(Settings):
     ordinary texts change all layers.
     """
     auxiliary_learning_rate: float | None = None
+    """Learning rate of the auxiliary task of easy and decoy plants; others have one for both."""
     trains_pooler_and_norm: bool = False
+    """Let the noisy task change pooler and final norm as well."""
     frozen_with_auxiliary: bool = False
+    """Let the auxiliary task change all layers while the frozen weights are made."""
     tries: int = 1
     """Largest number of trainings."""
     rate_factor: float = 2.0
