@@ -9,6 +9,7 @@ from memloc.methods import Sizes
 from memloc.methods.apply import Found
 from memloc.methods.result import Result
 from memloc.model.load import Classifier
+from memloc.model.shape import Shape
 from memloc.protocol import CommonSettings, RunSettings
 from memloc.reporting.results import Results
 from memloc.run.records import Accuracies, RunRecord, RunStatus
@@ -32,6 +33,7 @@ __all__ = [
     "RunRecord",
     "RunSettings",
     "RunStatus",
+    "Shape",
     "Sizes",
     "Suspects",
     "Task",

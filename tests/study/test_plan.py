@@ -19,7 +19,7 @@ from memloc.study.config import (
 )
 from memloc.study.estimate import Calibration, estimate
 from memloc.study.plan import (
-    KINDS,
+    ACTIONS,
     make_plan,
     open_plan,
     planted_windows,
@@ -51,7 +51,7 @@ def test_words_that_fit_nothing_are_refused(micro):
 
 def test_the_demo_has_every_kind_of_step(tmp_path):
     init_study("demo", tmp_path)
-    assert {step.action for step in open_plan(tmp_path).steps.values()} == set(KINDS)
+    assert {step.action for step in open_plan(tmp_path).steps.values()} == set(ACTIONS)
 
 
 def test_the_paper_s_study_is_complete(tmp_path):

@@ -71,8 +71,8 @@ def test_when_the_memorised_weights_are_kept_changes_no_other_weights(copied):
     when = [path.stat().st_mtime_ns for path in others]
     change(copied, "near_ceiling: 0.01", "near_ceiling: 0.02")
     progress = open_study(copied, only=["train", "localise"]).run()
-    assert set(progress.outcomes) >= {f"train/{RUN}", f"localise/{RUN}/gradients"}
-    assert f"localise/{RUN}/swapping" not in progress.outcomes
+    assert set(progress.ended) >= {f"train/{RUN}", f"localise/{RUN}/gradients"}
+    assert f"localise/{RUN}/swapping" not in progress.ended
     assert bytes_of(run / "checkpoints" / "final")["model.safetensors"] == before
     assert [path.stat().st_mtime_ns for path in others] == when
     assert Run.open(run).settings.finetune.near_ceiling == 0.02
@@ -87,7 +87,7 @@ def test_another_bar_is_judged_anew_and_trains_nothing(copied):
     assert "`not memorised`" in progress.states[step].why
     assert not memloc_api.load_results(copied).runs["memorised"].any()
     again = open_study(copied, only=[step]).run()
-    assert not again.outcomes  # what failed is not tried again
+    assert not again.ended  # what failed is not tried again
     change(copied, "noisy_at_least: 1.0", "noisy_at_least: 0.001")
     progress = open_study(copied, only=[step]).run()
     assert progress.states[step].name == "done"

@@ -212,7 +212,7 @@ def option_by_option(command: Callable[..., None]) -> Callable[..., None]:
     groups: dict[str, Any] = {
         name: p.annotation for name, p in given.items() if is_dataclass(p.annotation)
     }
-    within = {name: inspect.signature(kind).parameters.values() for name, kind in groups.items()}
+    within = {name: inspect.signature(group).parameters.values() for name, group in groups.items()}
     parameters = [
         option.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for name, parameter in given.items()
@@ -221,8 +221,8 @@ def option_by_option(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def by_option(**values: Any) -> None:
-        for name, kind in groups.items():
-            values[name] = kind(**{f.name: values.pop(f.name) for f in fields(kind)})
+        for name, group in groups.items():
+            values[name] = group(**{f.name: values.pop(f.name) for f in fields(group)})
         command(**values)
 
     by_option.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -166,8 +166,9 @@ class Pass:
 
     @contextmanager
     def objectives(self) -> Iterator[list[Objective]]:
-        """Make the models trainable while active; yield their objectives, the auxiliary one
-        last.
+        """Let gradients and dropout reach the trained parameters, while active.
+
+        Yields the objectives that these parameters are trained for, that of an auxiliary task last.
         """
         labels = np.stack([one.learner.labels for one in self.trained])
         by_model = torch.from_numpy(labels).to(self.stack.device)

@@ -81,9 +81,10 @@ class Prefix:
     def _run(
         self, index: int, state: Tensor, inputs: "_Inputs", by: Sequence[tuple[Stack, int]]
     ) -> Tensor:
-        """Run a block, each model of `by` for the states of its number of members.
+        """Return a block's output for all states; for the last block, what the head reads of it.
 
-        For the last block, the result is the part of its output that the head reads.
+        `by` has the models whose weights the block takes, each with the number of members, in
+        their order, whose states it computes.
         """
         parts = torch.split(state, [len(inputs.places) * members for _, members in by])
         outputs = [

@@ -180,8 +180,10 @@ class Stacked(Stack):
         return [partial(block, index) for index in range(self.depth)]
 
     def _together(self, given: Tensor, members: int | None = None) -> "_Together":
-        """Return the rules for `rows` (texts, tokens); an attention mask gives each member's own
-        length.
+        """Return the rules for a batch: an attention mask (texts, tokens) or states (texts,
+        tokens, width).
+
+        A mask tells the length of each member's longest text.
         """
         members = len(self.members) if members is None else members
         # Members of fewer blocks have drawn less when it comes to the head.

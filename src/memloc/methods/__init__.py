@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from memloc.arrays import FloatArray, IntArray, Table
 from memloc.errors import ModelError, SettingsError, counted
 from memloc.methods.result import Result
+from memloc.model.shape import Shape
 from memloc.run.folder import Run
 from memloc.seeds import generator
 from memloc.settings import Settings, first_fault
@@ -22,8 +23,6 @@ from memloc.store.records import as_table
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
-
-    from memloc.model.shape import Shape
 
 Tables = Mapping[str, Table]
 LayerWeights = Sequence[float] | FloatArray
@@ -153,7 +152,7 @@ class Method(Settings, ABC, metaclass=_Checked):
         """Return about how many seconds the method takes."""
         return sizes.depth * sizes.examples * sizes.predict
 
-    def memory(self, shape: "Shape", training: float) -> float:  # noqa: ARG002
+    def memory(self, shape: Shape, training: float) -> float:  # noqa: ARG002
         """Return the bytes that the method adds to its process; by default those of a
         training.
 

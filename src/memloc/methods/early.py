@@ -20,7 +20,10 @@ COMPARED = (
     "In 12 runs of the embedded models, layer shares by such a donor had a correlation of 0.72 to "
     "0.99 (median 0.95) with those by a reference."
 )
-"""Sentence on how such answers compared with references (`studies/tables/timeline/donors.csv`)."""
+"""Sentence on how answers by early donors compared with those by references.
+
+The comparison is in `studies/tables/timeline/donors.csv`.
+"""
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,7 @@ class Game(Method):
         """Choose the mixtures; `met` has the units, as bits, that each layer has a part of."""
 
     def guess(self, depth: int, n_noisy: float = 1) -> Design:
-        """Return the plan for one of `n_noisy` examples, as far as the settings determine it."""
+        """Return the design for one of `n_noisy` examples, as far as the settings determine it."""
         if isinstance(self.units, Mapping):
             met = [(1 << len(self.units)) - 1] * depth
         else:
@@ -290,7 +290,7 @@ class Game(Method):
         ]
 
     def _check_memory(self, design: Design, n_texts: int) -> None:
-        """Refuse a plan whose values do not fit in memory: labels and margins, four bytes each."""
+        """Refuse a design whose values need too much memory: labels and margins, 4 bytes each."""
         if (memory := n_texts * design.n_values * 8 / 2**30) > MOST_MEMORY:
             raise SettingsError(
                 f"All subsets of {design.n_units} units take {design.layers:,} layers for each "
@@ -370,7 +370,7 @@ def _seconds_per_layer(design: Design, subsets: Sequence[int], play: Callable[..
 
 
 def _announced(design: Design, n_texts: int, per_layer: float, streamed: str) -> str:
-    """Return a sentence on how much work a plan is; `per_layer`: seconds of a layer, all texts."""
+    """Return a sentence on a design's work; `per_layer`: seconds of a layer for all texts."""
     work = design.announced or "Streaming"
     said = f"{work}: {design.layers:,} layers for each of {n_texts} texts, "
     return f"{said}about {duration(per_layer * design.layers)}{streamed}."

@@ -184,7 +184,8 @@ def memorisation(found: FloatArray, settings: LabelProbes) -> BoolArray:
     """Return the layers where, on noisy examples, F1 of assigned labels exceeds that of original
     ones.
 
-    They are layers in which events are sought: `first_layer`..L, as in `ninety`.
+    The result has the layers in which events are sought, `first_layer`..L; so has that of
+    `ninety`.
     """
     assigned, original = found[:, NOISY_ASSIGNED, 0], found[:, NOISY_ORIGINAL, 0]
     return np.asarray(assigned > original + settings.margin)[:, settings.first_layer :]

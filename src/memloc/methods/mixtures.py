@@ -142,7 +142,7 @@ class Mixtures:
         self.met = tuple(max(variants) for variants in self.variants)
         before = [0, *accumulate(self.met[:-1], or_)]
         self.decided = [met & earlier for met, earlier in zip(self.met, before, strict=True)]
-        """For each layer, its units that earlier layers have a part of: they are as they are."""
+        """For each layer, its units that earlier layers have a part of: they are chosen there."""
 
     def batches(self, encoded: Encoded, rows: IntArray) -> Iterator[IntArray]:
         """Yield places in `rows` of texts (and continuations) of equal length, longest first."""
@@ -267,7 +267,7 @@ class MixedBatch:
 
 @dataclass(frozen=True)
 class _Tree:
-    """Requested subsets: how they begin, and where the values of each belong."""
+    """Requested subsets: their beginnings layer by layer, and the column of each one's values."""
 
     wanted: list[set[int]]
     places: dict[int, int]
@@ -314,7 +314,7 @@ def _with_block(stack: Stack, layer: int, block: nn.Module) -> Stack:
 
 @dataclass(frozen=True)
 class _Part:
-    """States (streams, texts, tokens, width) of a batch, which are of these subsets so far."""
+    """States (subsets, texts, tokens, width) of a batch, each with a subset of donor's units."""
 
     walk: "_Walk"
     states: Tensor
@@ -395,9 +395,9 @@ class _Walk:
         if labels.ndim > 1:
             self.here = slice(place - labels.shape[1], place)
         self.most = mixtures.most_held(state.nbytes)
-        """States that memory holds."""
+        """Largest number of states that memory holds."""
         self.held = min(MOST_HELD, self.most)
-        """States of a part."""
+        """Largest number of states in a part."""
         self.at_once = max(1, CALL_TOKENS // state[..., 0].numel())
         n_values = len(mixtures.outcome.names)
         self.values = torch.empty(n_values, len(state), len(tree.places), device=state.device)

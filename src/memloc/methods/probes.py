@@ -273,8 +273,9 @@ class _Learner:
         return Probes(rows, truth, predicted, f1, self.best_epoch)
 
     def _keep(self, which: BoolArray, epoch: int) -> None:
-        """Keep the current weights of these probes (layers, seeds); networks are by seed, then
-        layer.
+        """Take the current weights of these probes (layers, seeds) for their best ones so far.
+
+        Networks are ordered by seed, then by layer.
         """
         self.best_epoch[which] = epoch
         flat = torch.from_numpy(which.T.reshape(-1)).to(self.vectors.device)

@@ -121,7 +121,7 @@ def forget() -> None:
 @cache
 def _with_methods() -> type[Protocol]:
     """Return the type of protocols, with a group of settings for each installed method."""
-    groups: dict[str, Any] = {name: (kind, kind()) for name, kind in methods().items()}
+    groups: dict[str, Any] = {name: (method, method()) for name, method in methods().items()}
     return create_model("Protocol", __base__=Protocol, __doc__=Protocol.__doc__, **groups)
 
 

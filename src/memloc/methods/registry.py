@@ -25,7 +25,7 @@ def methods() -> dict[str, type[Method]]:
     """Return every method by name: memloc's own, then those of other packages that can be
     loaded.
     """
-    theirs = {name: kind for name, kind in _theirs().items() if not isinstance(kind, Exception)}
+    theirs = {n: method for n, method in _theirs().items() if not isinstance(method, Exception)}
     return {**_ours(), **theirs}
 
 
@@ -95,20 +95,20 @@ def _ours() -> dict[str, type[Method]]:
     from memloc.methods.timeline import Timeline
     from memloc.methods.trivial import TRIVIAL
 
-    kinds: tuple[type[Method], ...] = (
+    ours: tuple[type[Method], ...] = (
         *(Swapping, Retraining, Gradients, Probing, Shares),
         *(Centroids, LabelProbes, Generalisation, Timeline),
         *TRIVIAL,
         *PEERS,
     )
-    return {kind.name: kind for kind in kinds}
+    return {method.name: method for method in ours}
 
 
 @cache
 def _theirs() -> dict[str, Any]:
     given = [place for place in os.environ.get(GIVEN, "").split(",") if place]
     registered = {point.name: _loaded(point) for point in entry_points(group=ENTRY_POINTS)}
-    return {**registered, **{kind.name: kind for kind in map(load_given, given)}}
+    return {**registered, **{method.name: method for method in map(load_given, given)}}
 
 
 def load_given(place: str) -> type[Method]:
@@ -123,8 +123,8 @@ def load_given(place: str) -> type[Method]:
             "module:Class."
         ) from error
     _check(EntryPoint(getattr(loaded, "name", place), place, ENTRY_POINTS), loaded)
-    kind: type[Method] = loaded
-    return kind
+    method: type[Method] = loaded
+    return method
 
 
 def _loaded(point: EntryPoint) -> Any:

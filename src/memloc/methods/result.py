@@ -215,8 +215,8 @@ class Result(Plotted):
     def answered(self, *, n_classes: int | None = None, null: "Result | None" = None) -> Answer:
         """Compute the answer from the tables.
 
-        `null` is the method's result with a second reference put into the first one; then only what
-        is undone beyond it counts.
+        `null` is the method's result where a second reference is put into the first one: what that
+        undoes is no memory, so only what is undone beyond it counts.
         """
         if not self.can_mix:
             kept = self.about["control"]["kept"]

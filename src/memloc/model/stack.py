@@ -181,7 +181,7 @@ class Stack:
         positions = self.positions(batch["attention_mask"])
 
         def spread(_module: nn.Module, _inputs: Any, output: Any) -> Any:
-            """The head finds the state of the readout position wherever it looks."""
+            """Put the state of the readout position at every position, wherever the head looks."""
             states = hidden_of(output)
             return _like(output, at_positions(states, positions).unsqueeze(1).expand_as(states))
 

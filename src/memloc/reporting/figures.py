@@ -81,10 +81,11 @@ class Look(Settings):
     bars: bool = False
     """True for bars instead of points."""
     frame: str | None = None
-    """Expression that is true for cells with a frame."""
+    """Expression that is true for the cells that get a frame."""
     text: str | None = None
-    """Column written into cells in the colour that the column `ink` names, with `small` below."""
+    """Column with the text of each cell, whose colour is in the column `ink`."""
     small: str | None = None
+    """Column with a second, smaller line of each cell."""
     above: dict[str, str] = {}
     """Columns drawn as lines above the cells, over the same x, with their names."""
 

@@ -67,7 +67,7 @@ class Stored:
 
     @property
     def called(self) -> dict[str, str]:
-        """Names of its tables among the tables of a study."""
+        """Names of the result's tables among the tables of a study."""
         names = {name: name for name in LOCALISED}
         if "mcog" not in self.tables:
             names = {name: f"{self.method}_{name}" for name in ("layers", "summary")}

@@ -124,7 +124,10 @@ CLEAN = ("clean_error", "difference")
 
 
 def _cells(part: pd.DataFrame) -> pd.DataFrame:
-    """Return the matrix of one run, with intervals that are rather too wide."""
+    """Return the window matrix of one run, one row per cell.
+
+    A cell is a mean over windows, so its Wilson interval, as of one window, is rather too wide.
+    """
     depth = int(part["last"].max())
     known = windows_between(part["first"], part["last"])
     errors, shares = (part[n].to_numpy(np.float64) for n in ("error", "normalised"))

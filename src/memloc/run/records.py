@@ -1,4 +1,4 @@
-"""Records of a run: what decides its weights, the data it was trained on, and its outcome."""
+"""Records of a run: what decides its weights, its data, and its accuracies."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -114,7 +114,7 @@ class RunRecord(Settings):
 
 
 class RunStatus(Shown, Settings):
-    """Outcome of a run so far."""
+    """What became of a run so far: accuracies, failed attempts and missing weights."""
 
     final: Accuracies | None = None
     """Accuracies of the final weights; None until they exist."""

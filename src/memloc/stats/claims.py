@@ -79,7 +79,7 @@ def depths(
 
 
 def _with_mean_centre(table: pd.DataFrame, apart: Collection[str]) -> pd.DataFrame:
-    """Add the mean M-CoG for tasks and models that have all usual methods."""
+    """Add rows of the mean M-CoG, for tasks and models that have each method that most have."""
     method = table["measure"].str.removeprefix(CENTRE)
     named = table.assign(methods=method.where(table["measure"].str.startswith(CENTRE), ""))
     centres = named[named["methods"] != ""]

@@ -31,7 +31,7 @@ def board_plan(out: Path, named: Sequence[str], *, small: bool = False) -> Plan:
     """
     chosen = [add_method(name) if ":" in name else find_method(name).name for name in named]
     recipe = RECIPES["small" if small else "full"]
-    trivial = [name for name, kind in methods().items() if kind.is_trivial]
+    trivial = [name for name, method in methods().items() if method.is_trivial]
     every = [*(chosen or [*method_names("localiser"), *_compared()]), *trivial]
     block = {**recipe["control"], "methods": list(dict.fromkeys(every))}
     return control_plan(out, recipe["study"], block)
@@ -55,6 +55,6 @@ def _compared() -> list[str]:
     """Return the localisers of other papers, which run only if they are named."""
     return [
         name
-        for name, kind in methods().items()
-        if kind.kind == "localiser" and not kind.by_default and not kind.is_trivial
+        for name, method in methods().items()
+        if method.kind == "localiser" and not method.by_default and not method.is_trivial
     ]

@@ -171,8 +171,8 @@ class Execution:
     """Steps given to the executor; on a cluster, some of them wait."""
     running: dict[str, float] = field(default_factory=dict)
     """Steps that are running, with the time they were first seen to be."""
-    outcomes: dict[str, StepEnd] = field(default_factory=dict)
-    """Outcomes of the steps that ended in this session."""
+    ended: dict[str, StepEnd] = field(default_factory=dict)
+    """Steps that ended in this session, and how."""
     blocked: dict[str, str] = field(default_factory=dict)
     """Steps that cannot run, with the failed step they depend on."""
 
@@ -225,8 +225,8 @@ class Execution:
                     if not self.submitted:  # then none can still be waiting
                         break
                     self._look()
-                    for outcome in self.executor.wait(TICK):
-                        watch(self, self._note(outcome))
+                    for end in self.executor.wait(TICK):
+                        watch(self, self._note(end))
                     watch(self, None)
                     beat(self._facts())
             finally:
@@ -276,7 +276,7 @@ class Execution:
         return step.model_copy(update=facts)
 
     def _note(self, end: StepEnd) -> StepEnd:
-        """Store the outcome of a step; it may be done although its process failed at the end."""
+        """Store how a step ended; it may be done although its process failed at the end."""
         name = end.step
         if end.reason:
             with suppress(StoreError):  # its process was ended in another step, perhaps
@@ -284,7 +284,7 @@ class Execution:
         reason = end.reason
         del self.submitted[name]
         self.running.pop(name, None)
-        self.outcomes[name] = end
+        self.ended[name] = end
         self.states[name] = State("failed" if reason else "done", reason)
         if reason:
             with suppress(StoreError):  # where nothing can be written, the next run tries again
@@ -303,4 +303,4 @@ class Execution:
 
 
 Watcher = Callable[[Execution, StepEnd | None], None]
-"""Function called with the study every half second, and with the outcome of each step that ends."""
+"""Function called with the study every half second, and with the end of each step."""

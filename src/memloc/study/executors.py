@@ -26,7 +26,7 @@ RETRIES = 3
 
 @dataclass(frozen=True)
 class Child:
-    """The process of a step, and the pipe on which it reports the outcome."""
+    """The process of a step, and the pipe on which it reports how the step ended."""
 
     name: str
     threads: int
@@ -36,7 +36,7 @@ class Child:
     """Function that waits for the end of the process and returns its status."""
 
     def end(self) -> StepEnd:
-        """Wait for the end of the process; return the outcome it reported, or how it ended."""
+        """Wait for the end of the process; return what it reported, or else how it ended."""
         with os.fdopen(self.pipe, encoding="utf-8") as told:
             text = told.read()
         status = self.status()
@@ -109,7 +109,7 @@ class LocalExecutor:
         return any(child.name == step.name for child in self._children.values())
 
     def wait(self, seconds: float) -> list[StepEnd]:
-        """Return the outcomes of the steps that ended, after at most this many seconds."""
+        """Return how steps ended, after at most this many seconds."""
         ready, _, _ = select.select([*self._children], [], [], seconds)
         return [self._children.pop(pipe).end() for pipe in ready]
 
@@ -255,20 +255,20 @@ class RayExecutor:
         self._running[reference] = step
 
     def wait(self, seconds: float) -> list[StepEnd]:
-        """Return the outcomes of the steps that ended, after at most this many seconds."""
+        """Return how steps ended, after at most this many seconds."""
         if not self._running:
             time.sleep(seconds)
             return []
         waiting = list(self._running)
         ready, _ = self._ray.wait(waiting, num_returns=len(waiting), timeout=seconds)
-        outcomes = []
+        ended = []
         for reference in ready:
             step = self._running.pop(reference)
             try:
-                outcomes.append(StepEnd.model_validate_json(self._ray.get(reference)))
+                ended.append(StepEnd.model_validate_json(self._ray.get(reference)))
             except self._ray.exceptions.RayError as error:
-                outcomes.append(StepEnd(step=step.name, reason=in_words(error)))
-        return outcomes
+                ended.append(StepEnd(step=step.name, reason=in_words(error)))
+        return ended
 
     def is_at_work(self, step: Step) -> bool:
         """Return whether a worker has begun a step; until then it is in Ray's queue."""

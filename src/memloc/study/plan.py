@@ -36,8 +36,8 @@ from memloc.study.config import (
 )
 from memloc.study.inputs import check_files, check_names, model_contents, shape_of, task_spec
 
-KINDS = ("train", "localise", "analyse", "plant")
-"""Kinds of steps in the order in which a study needs them."""
+ACTIONS = ("train", "localise", "analyse", "plant")
+"""Actions of steps in the order in which a study needs them."""
 Action = Literal["train", "localise", "analyse", "plant"]
 Methods = Mapping[str, Method]
 """Methods by name, with their settings."""

@@ -229,7 +229,7 @@ class Store:
 
 
 class StepEnd(Settings):
-    """Outcome of a step; an empty reason means success."""
+    """How a step ended; an empty reason means success."""
 
     step: str
     reason: str = ""
@@ -238,7 +238,7 @@ class StepEnd(Settings):
 
 
 def finished(store: Store, step: Step) -> StepEnd | None:
-    """Return the outcome of a step that is already done; None for other steps."""
+    """Return how a step ended that is already done; None for other steps."""
     record = store.record(step.name)
     if record is None or store.state(step).name != "done":
         return None

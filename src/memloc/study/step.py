@@ -1,7 +1,7 @@
 """Runs one step in a process of its own, also as `python -m memloc.study.step STEP`.
 
-The process receives the step as JSON and plans nothing. It reports the outcome to its parent on a
-pipe, as one line of JSON; everything that is printed goes to the log. It ends when its parent is
+The process receives the step as JSON and plans nothing. It tells its parent on a pipe how the step
+ended, as one line of JSON; everything that is printed goes to the log. It ends when its parent is
 gone, or when the step has been given to another process.
 """
 
@@ -34,7 +34,7 @@ WATCH = 1.0
 
 
 def do(step: Step) -> StepEnd:
-    """Run a step, and record its outcome and cost."""
+    """Run a step, and record how it ended and its cost."""
     began = _now()
     store = Store(Path(step.home))
     try:
@@ -130,7 +130,7 @@ def _peak_mb() -> float:
 
 
 def main() -> None:
-    """Run the step given on the command line, and print its outcome to standard output."""
+    """Run the step given on the command line, and print how it ended to standard output."""
     step = Step.model_validate_json(sys.argv[1])
     die_with(os.getppid())
     told = os.fdopen(os.dup(1), "w")

@@ -15,7 +15,7 @@ from memloc.progress import around, duration, plain, say, size
 from memloc.store.lock import STUDY, who_runs
 from memloc.study.estimate import disk_sentences
 from memloc.study.execute import Execution, Watcher, cores, few_sentences
-from memloc.study.plan import KINDS, open_plan
+from memloc.study.plan import ACTIONS, open_plan
 from memloc.study.records import StepEnd, Store, study_states
 
 if TYPE_CHECKING:
@@ -27,15 +27,15 @@ STATES = ("done", "missing", "stale", "failed")
 
 
 def plan_rows(study: Execution) -> list[dict[str, Any]]:
-    """Return one row per kind of step: the number in each state, and the cost of the rest."""
+    """Return one row per action: its number of steps in each state, and the cost of the rest."""
     rows = []
     estimate = study.estimate
-    for kind in KINDS:
-        names = [s.name for s in study.plan.steps.values() if s.action == kind]
+    for action in ACTIONS:
+        names = [s.name for s in study.plan.steps.values() if s.action == action]
         left = [n for n in names if study.states[n].name != "done"]
         counts = Counter(study.states[n].name for n in names)
         row = {
-            "steps": kind,
+            "steps": action,
             "all": len(names),
             **{state: counts[state] for state in STATES},
             "time": duration(sum(estimate.seconds[n] for n in left)),
@@ -128,7 +128,7 @@ def shown() -> Iterator[Watcher]:
 
 
 def live_table(study: Execution) -> "Table":
-    """Return a table with the time left, then each kind of step with those that run or failed."""
+    """Return a table with the time left, then each action with its steps that run or failed."""
     from rich.table import Table
 
     table = Table(
@@ -138,11 +138,11 @@ def live_table(study: Execution) -> "Table":
     table.add_column("state", overflow="ellipsis", no_wrap=True)
     table.add_column("time", no_wrap=True)
     failed = study.failed()
-    for kind in KINDS:
-        names = sorted(n for n in study.chosen if n.split("/")[0] == kind)
+    for action in ACTIONS:
+        names = sorted(n for n in study.chosen if n.split("/")[0] == action)
         done = sum(study.states[n].name == "done" for n in names)
         if names:
-            table.add_row(kind, f"{done} of {len(names)} done", "")
+            table.add_row(action, f"{done} of {len(names)} done", "")
         for name in names:
             if name in study.running:
                 expected = duration(study.estimate.seconds[name])
@@ -171,14 +171,16 @@ def _line(study: Execution, ended: StepEnd) -> str:
 
 def end_sentences(study: Execution) -> list[str]:
     """Return sentences on what was done, its time, the quality of the estimate, and failures."""
-    done = {n: o.seconds for n, o in study.outcomes.items() if not o.reason}
+    done = {n: end.seconds for n, end in study.ended.items() if not end.reason}
     lines = []
-    for kind in KINDS:
+    for action in ACTIONS:
         seconds = [
-            step_seconds for n, step_seconds in done.items() if study.plan.steps[n].action == kind
+            step_seconds for n, step_seconds in done.items() if study.plan.steps[n].action == action
         ]
         if seconds:
-            lines.append(f"{kind:9} {counted(len(seconds), 'step'):>10}  {duration(sum(seconds))}")
+            lines.append(
+                f"{action:9} {counted(len(seconds), 'step'):>10}  {duration(sum(seconds))}"
+            )
     if done:
         took = time.time() - study.began
         expected = study.expected(done)
@@ -187,7 +189,7 @@ def end_sentences(study: Execution) -> list[str]:
             f"{counted(len(done), 'step')} took {duration(took)}; {duration(expected)} were "
             f"expected, so the estimate was off by a factor of {off:.2f}."
         )
-    elif not (study.outcomes or study.failed()):
+    elif not (study.ended or study.failed()):
         lines.append("Nothing to do: all that was asked for is done.")
     return lines + failures(study)
 
@@ -221,7 +223,7 @@ def end_record(study: Execution) -> dict[str, Any]:
     return {
         "folder": str(study.plan.file.folder),
         "seconds": time.time() - study.began,
-        "done": {n: o.seconds for n, o in study.outcomes.items() if not o.reason},
+        "done": {n: end.seconds for n, end in study.ended.items() if not end.reason},
         "failed": study.failed(),
         "blocked": study.blocked,
         "states": {n: s.name for n, s in study.states.items() if n in study.chosen},
