@@ -8,8 +8,11 @@ class Shape:
     """The size of a model."""
 
     depth: int
+    """Number of layers."""
     width: int
+    """Numbers in the state of a token."""
     vocabulary: int
+    """Number of tokens with an embedding."""
     model_type: str = ""
     """Type of the model in transformers; empty if unknown."""
 

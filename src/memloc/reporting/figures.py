@@ -145,7 +145,9 @@ class Figure(style.Exhibit):
     def drawn(self, results: Results) -> "Drawn | None":
         """Draw the chart with all choices in it; None without results."""
         table = self.shown(results)
-        return None if table.empty else Drawn.of(self.draw(table), marked(table))
+        if table.empty or self.rows(table).empty:
+            return None
+        return Drawn.of(self.draw(table), marked(table))
 
 
 @dataclass(frozen=True)
