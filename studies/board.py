@@ -32,6 +32,8 @@ PAGE = DOCS / "explanation" / "control.md"
 PICTURE = IMAGES / "board.svg"
 KEPT = 0.9
 """Share of clean labels that mixtures must keep on average for shares to be trusted here."""
+WANTED = 0.7
+"""Mass that shares should have on hard plants whose mixtures keep KEPT of the clean labels."""
 FIRST = ("shares", "swapping", "retraining", "gradients", "probing")
 """memloc's and the paper's methods, in the order of the tables; peers and baselines follow."""
 
@@ -139,25 +141,23 @@ def _named(shares: FloatArray, undone: FloatArray) -> dict[str, Any]:
 
 
 def ordered(found: Iterable[Any]) -> list[str]:
-    """Return methods in the order of the tables: our own, peers, trivial baselines."""
+    """Return methods in the order of the tables: our own, peers, trivial baselines, their best."""
     known = methods()
     peers = [name for name, kind in known.items() if not kind.by_default and not kind.is_trivial]
-    return [name for name in (*FIRST, *peers, *trivial_names()) if name in {*found}]
+    every = (*FIRST, *peers, *trivial_names(), BASELINE)
+    return [name for name in every if name in {*found}]
 
 
 def table(board: Board) -> pd.DataFrame:
     """Return planted mass by kind, and over all kinds accuracy, nulls, disguises and cost."""
-    kinds = by_kind(board.layers)
+    kinds = by_kind(board.layers, trivial_names())
     there = [kind for kind in PLANT_KINDS if kind in {*kinds["kind"]}]
-    every = by_method(board.layers, board.answers).set_index("method")
+    every = by_method(board.layers, board.answers, trivial_names()).set_index("method")
     rows = []
     for name in ordered(kinds["method"]):
         mine = kinds[kinds["method"] == name].set_index("kind")
         masses = {k: _interval(mine.loc[k].to_dict()) if k in mine.index else "–" for k in there}
         rows.append({"method": name, **masses, **_over_kinds(mine), **_of_nulls(every, name)})
-    trivial = kinds[kinds["method"].isin(trivial_names())]
-    line = trivial.groupby("kind")["planted_mass"].max().map("{:.2f}".format)
-    rows.append({"method": BASELINE, **line})
     plants = kinds[kinds["method"] == "shares"].set_index("kind")["plants"]
     rows.append({"method": "plants", **plants.astype(int).astype(str)})
     return pd.DataFrame(rows).fillna("–")
@@ -188,7 +188,7 @@ def _of_nulls(every: pd.DataFrame, name: str) -> dict[str, str]:
     return {
         "nulls called localised": "–" if np.isnan(called) else f"{called:.2f}{ends}",
         "changed by a disguise": "–" if np.isnan(changed) else f"{changed:.2f}",
-        "cost": f"{cost(name):,.0f}",
+        "cost": "–" if name == BASELINE else f"{cost(name):,.0f}",
     }
 
 
@@ -224,6 +224,16 @@ def inside_table(board: Board) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def called(board: Board) -> str:
+    """Say how often nulls would be called localised without a look at what is undone."""
+    claims = by_method(board.layers, board.answers[:0]).set_index("method")
+    told = [
+        f"{name} {row['called']:.2f} of {row['nulls']:.0f}"
+        for name, row in claims.reindex(FIRST[:3]).to_dict("index").items()
+    ]
+    return fill(f"By weights alone: {', '.join(told)}.", LINE, break_on_hyphens=False)
+
+
 def trusted(board: Board) -> str:
     """Say how much weight shares put on planted layers where mixtures keep clean labels."""
     scores = plant_scores(board.layers[board.layers["method"] == "shares"], (1,))
@@ -234,7 +244,9 @@ def trusted(board: Board) -> str:
         least, median = f"{masses.min():.2f}", f"{masses.median():.2f}"
         some = f"{len(rows)} of {len(found)} plants"
         where = f"keep at least {KEPT:g} of the clean labels" if kept else "keep fewer"
-        parts.append(f"{some} {where}; the least mass of shares is {least}, the median {median}")
+        few = f"{(masses < WANTED).sum()} have less than {WANTED:g}"
+        mass = f"the least mass of shares is {least}, the median {median}"
+        parts.append(f"{some} {where}; {mass}, and {few}")
     said = "".join(f"{part}. " for part in reversed(parts))
     return fill(said.strip(), LINE, break_on_hyphens=False)
 
@@ -245,6 +257,7 @@ def parts(board: Board) -> dict[str, str]:
     said = f"{memorised(board.plants)} Nulls: {nulls}."
     return {
         "board": f"{said}\n\n{markdown(table(board))}",
+        "called": f"{called(board)}\n",
         "trusted": f"{trusted(board)}\n",
         "inside": markdown(inside_table(board)),
         "checks": markdown(checks_table(board)),
@@ -253,7 +266,7 @@ def parts(board: Board) -> dict[str, str]:
 
 def picture(board: Board) -> dict[str, Any]:
     """Methods by kinds of plants, coloured by planted mass."""
-    kinds = by_kind(board.layers)
+    kinds = by_kind(board.layers, trivial_names())
     order = ordered(kinds["method"])
     table = kinds[kinds["method"].isin(order)].assign(
         text=kinds["planted_mass"].map("{:.2f}".format)

@@ -10,12 +10,14 @@ from fixtures.studies import CURVE
 from memloc.methods import views
 from memloc.methods.centroids import Centroids
 from memloc.methods.registry import methods
+from memloc.reporting.derived import is_planted
 from memloc.reporting.examples import MOST_DRAWN, example_weights, shares_of, spread
 from memloc.reporting.figures import FIGURES
 from memloc.reporting.missing import COMMANDS
 from memloc.reporting.rows import (
     ROWS,
     binarised,
+    control_layers,
     event_pairs,
     training_curves,
     window_matrices,
@@ -205,6 +207,21 @@ def test_control_layers_mark_what_was_planted(results):
     assert drawn["weight"].max() == 1.0
     assert (drawn["low"] <= drawn["weight"]).all()
     assert not drawn.duplicated(["task", "model", "method", "planted", "layer"]).any()
+
+
+def test_below_each_plant_is_the_best_trivial_baseline_and_no_other(results):
+    table = where(results.control_layers, method="swapping", null=False)
+    best = table.assign(method="weight_distance", weight=is_planted(table).astype(float))
+    worse = table.assign(method="even_guess", weight=1.0)
+    drawn = control_layers(pd.concat([table, worse, best]))
+    assert {*drawn["method"]} == {"swapping"}
+    mine, line = (drawn[drawn["is_baseline"] == kind] for kind in (False, True))
+    assert line["planted"].str.startswith("best trivial baseline, ").all()
+    assert len(line) == len(mine)
+    assert (line["weight"] == line["inside"]).all()
+    order = drawn.groupby(["task", "model", "first"])["is_baseline"]
+    assert not order.first().any()
+    assert order.last().all()
 
 
 def test_the_last_gradient_step_is_what_the_method_weighs_layers_by(results):

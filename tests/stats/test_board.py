@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from memloc.stats.board import by_kind, by_method, disguised
+from memloc.stats.planted import BASELINE
 
 HALF = [0.5, 0.5, 0, 0]
 FLAT = [0.25] * 4
@@ -36,6 +37,19 @@ def test_kinds_of_plants_are_scored_apart(layers):
     assert table.loc[("sees functions", "easy"), ["accuracy_1", "accuracy_2"]].tolist() == [1, 1]
 
 
+def test_the_best_trivial_baseline_is_a_line_of_its_own(layers):
+    even = [row for name in ("1-2", "decoy 1-2") for row in rows("even", name, FLAT)]
+    every = pd.concat([layers, pd.DataFrame(even)])
+    trivial = ["sees weights", "even"]
+    line = by_kind(every, trivial).set_index(["method", "kind"]).loc[BASELINE]
+    assert line["planted_mass"].to_dict() == {"easy": 1, "decoy": 0.5}
+    assert line.loc["decoy", "accuracy_1"] == 0.5
+    none = pd.DataFrame(columns=["method", "null", "word", "right"])
+    table = by_method(every, none, trivial).set_index("method")
+    assert table.loc[BASELINE, ["called", "changed_by_disguise"]].tolist() == [1, 0]
+    assert BASELINE not in {*by_kind(every)["method"], *by_method(every, none)["method"]}
+
+
 def test_a_method_that_sees_functions_is_not_moved_by_a_disguise(layers):
     assert disguised(layers) == {"sees functions": 0, "sees weights": 1}
 
@@ -45,6 +59,16 @@ def test_nulls_are_called_by_the_distance_of_weights_where_there_is_no_answer(la
     table = by_method(layers, none).set_index("method")
     assert table["called"].to_dict() == {"sees functions": 0, "sees weights": 1}
     assert table.loc["sees weights", "changed_by_disguise"] == 1
+
+
+def test_the_null_of_a_decoy_counts_only_where_it_looks_different(layers):
+    nulls = [
+        *rows("sees functions", "decoy 1-2", FLAT, null=True),
+        *rows("sees weights", "decoy 1-2", HALF[::-1], null=True),
+    ]
+    none = pd.DataFrame(columns=["method", "null", "word", "right"])
+    table = by_method(pd.concat([layers, pd.DataFrame(nulls)]), none).set_index("method")
+    assert table["nulls"].to_dict() == {"sees functions": 1, "sees weights": 2}
 
 
 def test_a_board_without_decoys_or_nulls_has_no_such_numbers(layers):

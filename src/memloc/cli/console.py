@@ -353,19 +353,24 @@ def show_control(found: "Results", as_json: bool) -> None:
 def show_board(found: "Results", as_json: bool) -> None:
     """Print how well each method finds each kind of plant, and what it answers on nulls.
 
-    Trivial baselines come last, and columns without any number are left out.
+    Trivial baselines come last, the best of them in each column below, and columns without any
+    number are left out.
     """
     from memloc.methods.registry import trivial_names
     from memloc.stats.board import by_kind, by_method
+    from memloc.stats.planted import BASELINE
     from memloc.study.board import cost
 
+    trivial = trivial_names()
+
     def shown(table: "pd.DataFrame") -> "pd.DataFrame":
-        last = table["method"].isin(trivial_names()).sort_values(kind="stable").index
+        last = table["method"].isin([*trivial, BASELINE]).sort_values(kind="stable").index
         return table.loc[last].dropna(axis=1, how="all").round(2)
 
-    kinds = by_kind(found.control_layers)
-    every = by_method(found.control_layers, found.control_answers)
-    every = every.assign(forward_passes=every["method"].map(cost))
+    kinds = by_kind(found.control_layers, trivial)
+    every = by_method(found.control_layers, found.control_answers, trivial)
+    passes = [math.nan if name == BASELINE else cost(name) for name in every["method"]]
+    every = every.assign(forward_passes=passes)
     record = {"folder": str(found.folder), "kinds": kinds, "methods": every, "plants": found.plants}
     parts = ["Kinds of plants:", shown(kinds), "", "Methods:", shown(every), ""]
     show(as_json, record, *parts, *_unused(found.plants))

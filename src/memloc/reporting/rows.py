@@ -19,7 +19,7 @@ from memloc.reporting.derived import (
 from memloc.reporting.style import WORDS, task_order
 from memloc.stats.claims import BINARY, over_seeds
 from memloc.stats.intervals import wilson
-from memloc.stats.planted import BASELINE
+from memloc.stats.planted import BASELINE, plant_scores
 from memloc.stats.windows import planted_layers, window_matrix, windows_between
 
 ALL = "all models"
@@ -86,14 +86,30 @@ def _event(table: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def control_layers(table: pd.DataFrame) -> pd.DataFrame:
-    """Return layer weights of planted runs, divided by the largest; nulls come last."""
-    keys = ["task", "model", "method", "planted", "first", "last", "null"]
-    table = without_trivial(table)
+    """Return layer weights of planted runs, divided by the largest; nulls come last.
+
+    Below each planted run is the best trivial baseline's view of it.
+    """
+    keys = ["task", "model", "method", "planted", "first", "last", "null", "is_baseline"]
+    table = _with_baseline_below(table)
     largest = table.groupby([*keys, "seed"])["weight"].transform("max")
     scaled = {n: table[n] / largest.where(largest > 0) for n in ("weight", "low", "high")}
     drawn = over_seeds(table.assign(**scaled), [*keys, "layer"], "weight")
-    named = drawn.assign(planted=planted_names(drawn), inside=is_planted(drawn))
-    return named.sort_values(["null", "first"], kind="stable", ignore_index=True)
+    names = planted_names(drawn).where(~drawn["is_baseline"], BASELINE + ", " + drawn["planted"])
+    named = drawn.assign(planted=names, inside=is_planted(drawn))
+    return named.sort_values(["null", "first", "is_baseline"], kind="stable", ignore_index=True)
+
+
+def _with_baseline_below(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of methods and, in the name of each, those of the best baseline in plants."""
+    rows = without_trivial(table).assign(is_baseline=False)
+    scores = plant_scores(table[table["method"].isin(trivial_names())], (1,))
+    if scores.empty:
+        return rows
+    best = scores.groupby("method")["planted_mass"].mean().idxmax()
+    theirs = table[(table["method"] == best) & ~table["null"].astype(bool)].assign(is_baseline=True)
+    copies = [theirs.assign(method=name) for name in rows["method"].unique()]
+    return pd.concat([rows, *copies], ignore_index=True)
 
 
 def agreement_cells(table: pd.DataFrame) -> pd.DataFrame:

@@ -197,9 +197,19 @@ def with_best_trivial(
 ) -> pd.DataFrame:
     """Return the rows of methods and, below them, one row of BASELINE for each value of `by`.
 
+    Without trivial baselines the table is returned unchanged. See `best_trivial`.
+    """
+    others = table[~table["method"].isin([*trivial])]
+    return pd.concat([others, *best_trivial(table, trivial, by, measures)], ignore_index=True)
+
+
+def best_trivial(
+    table: pd.DataFrame, trivial: Collection[str], by: Sequence[str], measures: Mapping[str, bool]
+) -> list[pd.DataFrame]:
+    """Return a row of BASELINE for each value of `by`; none without trivial baselines.
+
     Each measure in that row is of the trivial baseline that is best by it, with its interval; other
-    columns, such as the number of plants, are of the one that is best by the first measure. Without
-    trivial baselines the table is returned unchanged.
+    columns, such as the number of plants, are of the one that is best by the first measure.
 
     Args:
         table: Table of means, one row per method.
@@ -209,8 +219,7 @@ def with_best_trivial(
     """
     is_trivial = table["method"].isin([*trivial])
     groups = table[is_trivial].groupby([is_trivial[is_trivial], *by], sort=False)
-    rows = [_best(part, measures) for _, part in groups]
-    return pd.concat([table[~is_trivial], *rows], ignore_index=True)
+    return [_best(part, measures) for _, part in groups]
 
 
 def _best(part: pd.DataFrame, measures: Mapping[str, bool]) -> pd.DataFrame:
@@ -221,7 +230,8 @@ def _best(part: pd.DataFrame, measures: Mapping[str, bool]) -> pd.DataFrame:
     row = next(iter(ordered.values())).assign(method=BASELINE)
     for name, best in ordered.items():
         ends = ["low", "high"] if name == "accuracy" else [f"{name}_low", f"{name}_high"]
-        row[[name, *ends]] = best[[name, *ends]].to_numpy()
+        columns = [name, *(end for end in ends if end in part)]
+        row[columns] = best[columns].to_numpy()
     return row
 
 
