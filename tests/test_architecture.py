@@ -30,8 +30,8 @@ LEVELS = (
     {"reporting"},
     {"labels"},
     {"study"},
-    {"cli"},
     {"verbs"},
+    {"cli"},
     {"__init__", "__main__", "types"},
 )
 """A room may import itself and those of earlier levels."""

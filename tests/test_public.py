@@ -1,6 +1,7 @@
 """Names of classes, functions and types that modules offer each other mean one thing."""
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,4 +65,20 @@ def test_parameters_of_one_name_are_one_thing():
         for kind in [ast.unparse(given.annotation).strip("'\"").removesuffix(" | None")]
         if kind.split("[")[0] != "Annotated" and kind not in MEANINGS[given.arg]
     ]
+    assert not wrong
+
+
+def test_documented_arguments_are_the_parameters():
+    wrong = []
+    for module, tree in MODULES.items():
+        for node in ast.walk(tree):
+            said = ast.get_docstring(node) if isinstance(node, ast.FunctionDef) else None
+            if said is None or "Args:" not in said:
+                continue
+            every = node.args
+            named = [*every.posonlyargs, *every.args, every.vararg, *every.kwonlyargs, every.kwarg]
+            parameters = [one.arg for one in named if one and one.arg not in {"self", "cls"}]
+            documented = re.findall(r"^    (\w+): ", said.partition("Args:")[2], re.MULTILINE)
+            if documented != parameters:
+                wrong.append(f"{module}:{node.lineno} {node.name}: {documented}, {parameters}")
     assert not wrong

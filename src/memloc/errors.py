@@ -77,7 +77,7 @@ def lookup(
     """Return the entry called `name`; if there is none, the error suggests the nearest name.
 
     Args:
-        kind: Kind of the entries, for the message.
+        what: Kind of the entries, for the message.
         name: Name to look up.
         known: Entries by name.
         error: Type of the error.

@@ -1,7 +1,8 @@
 """Adds progress, cost estimates and charts to functions called from Python."""
 
 from collections.abc import Callable
-from functools import cache, partial, wraps
+from contextlib import AbstractContextManager
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +27,28 @@ def with_progress(function: Callable[..., Any]) -> Callable[..., Any]:
     def shown(*args: Any, **kwargs: Any) -> Any:
         if progress.is_quiet():
             return function(*args, **kwargs)
-        work = WORK[function.__name__]
-        with progress.shown_work(), progress.announcing(work, partial(_tell, work)):
+        with progress.shown_work(), telling_cost(WORK[function.__name__]):
             return function(*args, **kwargs)
 
     return shown
 
 
-def _tell(work: str, *facts: Any) -> None:
-    """Measure this machine, and report what the work costs."""
-    from memloc.study.calibrate import TELL
+def telling_cost(work: str, measured: Path | None = None) -> AbstractContextManager[None]:
+    """Report the cost of work of this kind before it begins, while active.
 
-    where = [Path(facts[0].folder).parent] if work == "training" else []
-    TELL[work](*where, *facts)
+    Args:
+        work: Kind of the work: training, methods, halves or repair.
+        measured: Folder with measurements of this machine for trainings; by default the folder
+            around the run.
+    """
+
+    def tell(*facts: Any) -> None:
+        from memloc.study.calibrate import TELL  # loads torch
+
+        where = [measured or Path(facts[0].folder).parent] if work == "training" else []
+        TELL[work](*where, *facts)
+
+    return progress.announcing(work, tell)
 
 
 def chart(shown: Any) -> Any:

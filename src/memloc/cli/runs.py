@@ -1,7 +1,6 @@
 """Commands that make runs, and commands that analyse one run."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,8 +27,9 @@ from memloc.cli.options import (
     option_by_option,
 )
 from memloc.errors import SettingsError
-from memloc.progress import announcing, showing_bars
+from memloc.progress import showing_bars
 from memloc.store import paths
+from memloc.verbs import telling_cost
 
 if TYPE_CHECKING:
     from memloc.data.task import Task
@@ -91,7 +91,7 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     folder = paths.run_folder(out, noisy.name, model, seed, loading.depth)
     check_training(folder, checkpoints or ())
 
-    with _told("training", out):
+    with showing_bars(), telling_cost("training", out):
         what = (model, noisy, seed, settings)
         run = _trained(what, loading, folder, checkpoints, constants.device)
     console.show_run(run, common_preset(name).verdict.noisy_at_least, as_json)
@@ -121,19 +121,6 @@ def _read_task(name: str | None, folder: Path | None, own: Marked, seed: int) ->
     if own.data is None:
         return load_task(str(name), folder=folder, seed=seed)
     return load_csv(own.data, seed=seed, **own.columns)
-
-
-@contextmanager
-def _told(work: str, *first: Any) -> Iterator[None]:
-    """Show progress while active, and before work of this kind its expected cost."""
-
-    def tell(*facts: Any) -> None:
-        from memloc.study.calibrate import TELL  # loads torch
-
-        TELL[work](*first, *facts)
-
-    with showing_bars(), announcing(work, tell):
-        yield
 
 
 def _with_flip(
@@ -211,7 +198,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         **{"device": constants.device, "stream": stream},
         **({} if seed is None else {"seed": seed}),
     }
-    with _told("training", run.parent):
+    with showing_bars(), telling_cost("training"):
         if own.data is None:
             adopted = adopt_trainer(run, **_of_trainer(checkpoints, own), **given)
         else:
@@ -263,7 +250,7 @@ def find(  # noqa: PLR0913 - one option for each thing that people vary
 
     from memloc.labels.find import find as look
 
-    with _told("halves"):
+    with showing_bars(), telling_cost("halves"):
         suspects = look(
             *given,
             out,
@@ -328,13 +315,9 @@ def localise(  # noqa: PLR0913, PLR0917 - one option for each thing that people 
     """
     from memloc.methods.apply import localise as look
 
-    with _told("methods"):
+    with showing_bars(), telling_cost("methods"):
         findings = look(
-            run,
-            methods or None,
-            settings=changes_of(change),
-            force=force,
-            device=device,
+            run, methods or None, settings=changes_of(change), force=force, device=device
         )
     if as_json or details:
         console.show_found(findings, "methods", as_json)
@@ -366,13 +349,9 @@ def analyse(
     """
     from memloc.methods.apply import analyse as look
 
-    with _told("methods"):
+    with showing_bars(), telling_cost("methods"):
         findings = look(
-            run,
-            analyses or None,
-            settings=changes_of(change),
-            force=force,
-            device=device,
+            run, analyses or None, settings=changes_of(change), force=force, device=device
         )
     console.show_found(findings, "analyses", as_json)
 
@@ -419,7 +398,7 @@ def repair(
     from memloc.labels.repair import repair as mend
 
     settings = {"way": way, **changes_of(change)}
-    with _told("repair"):
+    with showing_bars(), telling_cost("repair"):
         repaired = mend(run, out, settings=settings, device=device)
     console.show_repaired(repaired, as_json)
 

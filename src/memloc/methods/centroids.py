@@ -264,6 +264,7 @@ def pooled_separability(
         found: Positions of the examples.
         vectors: Vectors of all examples and layers.
         noisy: Labels before and after noise.
+        rng: Generator of the shuffles.
         shuffles: Number of shuffles.
     """
     weights = found.n_noisy.astype(np.float64)

@@ -241,7 +241,7 @@ def write_figures(
     Args:
         results: Results of a study.
         folder: Folder of the files.
-        kind: Format: png, svg or pdf.
+        file_format: Format: png, svg or pdf.
         only: Names of the figures to write; all by default.
     """
     lookup("figure format", file_format, {name: name for name in FORMATS})

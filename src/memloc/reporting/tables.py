@@ -99,7 +99,7 @@ def write_tables(
     Args:
         results: Results of a study.
         folder: Folder of the files.
-        kind: Format: csv, parquet, markdown or latex.
+        file_format: Format: csv, parquet, markdown or latex.
         only: Names of the tables to write; all by default.
     """
     ending = lookup("table format", file_format, FORMATS)

@@ -32,6 +32,7 @@ def begin(
         task: The task it is trained on.
         record: Record of the run as it should be.
         status: Status of a new run.
+        device: Device of the run's models.
     """
     wanted = Run(folder, record, status=status or RunStatus(), device=device)
     if (folder / paths.RUN).is_file():

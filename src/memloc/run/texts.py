@@ -27,7 +27,6 @@ def memorised_texts(
     Args:
         task: The task.
         places: Folders of the run's weights.
-        pretrained: The pre-trained weights, if known.
         options: Permissions for loading.
         max_tokens: Largest number of tokens of a text.
     """
