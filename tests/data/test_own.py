@@ -11,6 +11,7 @@ from memloc.data.own import (
     load_csv,
     read_rows,
 )
+from memloc.data.task import hash_task
 from memloc.errors import DataError, MemlocWarning
 
 
@@ -292,11 +293,37 @@ def test_a_table_in_memory_is_read_as_its_file_is(kind, tmp_path):
     assert len(held.validation) == 6
 
 
-def test_classes_of_a_dataset_have_their_names():
+def numbered_classes():
     features = {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])}
     rows = {**ROWS, "label": [0, 1] * 6}
-    made = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
-    assert load_csv(made).label_names == ("no", "yes")
+    return datasets.Dataset.from_dict(rows, features=datasets.Features(features))
+
+
+def test_classes_of_a_dataset_have_their_names():
+    assert load_csv(numbered_classes()).label_names == ("no", "yes")
+
+
+def test_a_folder_that_datasets_saved_is_read_as_its_dataset_is(tmp_path):
+    numbered_classes().save_to_disk(tmp_path / "table")
+    file, table = load_csv(tmp_path / "table"), load_csv(numbered_classes(), name="table")
+    assert hash_task(file) == hash_task(table)
+    assert file.label_names == ("no", "yes")
+
+
+def test_other_folders_are_refused_in_one_sentence(tmp_path):
+    with pytest.raises(DataError, match=r"did not write: give a file ending in \.csv"):
+        load_csv(tmp_path)
+    datasets.DatasetDict(train=numbered_classes()).save_to_disk(tmp_path / "splits")
+    with pytest.raises(DataError, match=r"has splits: give the folder of one of them \(train\)"):
+        load_csv(tmp_path / "splits")
+    numbered_classes().save_to_disk(tmp_path / "damaged")
+    (cut,) = (tmp_path / "damaged").glob("*.arrow")
+    cut.write_bytes(cut.read_bytes()[:40])
+    with pytest.raises(DataError, match="could not be read"):
+        load_csv(tmp_path / "damaged")
+    cut.unlink()
+    with pytest.raises(DataError, match="could not be read"):
+        load_csv(tmp_path / "damaged")
 
 
 def test_what_is_missing_in_a_data_frame_is_named():

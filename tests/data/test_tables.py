@@ -123,7 +123,7 @@ def test_a_file_without_rows_is_refused(tmp_path, suffix):
 
 def test_a_folder_is_not_a_file(tmp_path):
     (tmp_path / "mine.csv").mkdir()
-    with pytest.raises(DataError, match="is not there"):
+    with pytest.raises(DataError, match="is a folder that save_to_disk"):
         read_values(tmp_path / "mine.csv", ["text"])
 
 

@@ -6,7 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 from tokenizers.normalizers import Replace
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 import memloc
@@ -14,7 +18,7 @@ from fixtures.models import CAUSAL, write_language_model
 from fixtures.tasks import LEARNT_TEXTS, TEXTS, make_texts
 from memloc.cli import app
 from memloc.data.encode import encode_continued
-from memloc.errors import DataError, ModelError, SettingsError, TrainingError
+from memloc.errors import DataError, ModelError, SettingsError, StoreError, TrainingError
 from memloc.model.known import tiny_folder
 from memloc.model.load import load_model
 from memloc.model.predict import continued, log_probabilities
@@ -77,6 +81,85 @@ def test_log_probabilities_are_those_of_the_plain_model(family, tmp_path):
             assert np.allclose(said.log_probability[row, : len(own)], own, atol=1e-4)
 
 
+WHOLE = {"text": "whole", "tokens": 2, "flag": "flag"}
+
+
+def whole_texts():
+    """The same texts, each in one column; the last two of its words are to be recalled."""
+    table = make_texts()
+    return table.assign(whole=table["start"] + " " + table["rest"])[["whole", "flag"]]
+
+
+@pytest.mark.parametrize("family", CAUSAL)
+def test_the_last_tokens_of_a_text_are_its_continuation(family, tmp_path):
+    """A word is a token here, so the same texts in two columns have the same tokens and starts."""
+    loaded = load_model(str(write_language_model(tmp_path, family)), [])
+    wholes = whole_texts()["whole"]
+    parts = [tuple(" ".join(some) for some in (w.split()[:-2], w.split()[-2:])) for w in wholes]
+    two = encode_continued(parts, loaded.tokenizer)
+    one = encode_continued([(w,) for w in wholes], loaded.tokenizer, last_tokens=2)
+    assert one.starts.tolist() == two.starts.tolist()
+    assert one.tokens.tolist() == two.tokens.tolist()
+    assert (one.lengths - one.starts == 2).all()
+
+
+def test_whole_texts_with_a_number_of_tokens_are_adopted_and_kept(texts_run, tmp_path):
+    """Opened again, the run recalls the same tokens; another number is another run."""
+    run = texts_run
+    table, final = whole_texts(), run.path("final")
+    adopted = memloc.adopt(tmp_path / "run", final=final, data=table, **WHOLE)
+    assert adopted.status.final.noisy == 1
+    opened = memloc.Run.open(tmp_path / "run", "cpu")
+    encoded = opened.encode(opened.load("final"))
+    assert (encoded.lengths - encoded.starts == 2).all()
+    assert opened.task.train.parts == tuple((text,) for text in table["whole"])
+    with pytest.raises(StoreError, match="texts or labels differ"):
+        memloc.adopt(tmp_path / "run", final=final, data=table, **{**WHOLE, "tokens": 1})
+
+
+def test_whole_texts_are_trained_from_the_command_line_with_repeat(tmp_path):
+    model, data = write_language_model(tmp_path / "start", "gpt2"), tmp_path / "texts.csv"
+    whole_texts().to_csv(data, index=False)
+    settings = [f"--set={name}={value}" for name, value in LEARNT_TEXTS.items()]
+    given = ["--data", str(data), "--text=whole", "--tokens=2", "--flag=flag"]
+    asked = ["train", str(model), *given, *settings[:-2], settings[-1], "--repeat=3"]
+    said = CliRunner().invoke(app, [*asked, f"--out={tmp_path / 'runs'}", "--checkpoints=final"])
+    assert said.exit_code == 0, said.output
+    (record,) = (tmp_path / "runs").rglob("run.json")
+    run = memloc.Run.open(record.parent)
+    assert run.settings.finetune.repeat == 3
+    assert run.task.train.last_tokens == 2
+    assert run.status.final.noisy == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        ({"tokens": 9}, r"Text 1 has \d tokens, and 9 are to be recalled after at least one"),
+        ({"tokens": 0}, "at least one token must be recalled"),
+        ({"prompt": "whole"}, "Say in one way what is recalled"),
+        ({"flag": None}, "Say which texts"),
+    ],
+)
+def test_bad_whole_texts_are_refused(texts_run, tmp_path, change, fact):
+    given = {"final": texts_run.path("final"), "data": whole_texts(), **WHOLE, **change}
+    with pytest.raises(DataError, match=fact):
+        memloc.adopt(tmp_path / "run", **given)
+
+
+def test_a_last_character_of_several_tokens_is_recalled_whole():
+    """Byte by byte, as tokenizers of most language models fall back to."""
+    backend = Tokenizer(BPE({c: i for i, c in enumerate(ByteLevel.alphabet())}, merges=[]))
+    backend.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="!")
+    text = "sea \N{SNOWMAN}"
+    n_bytes = len(text.encode())
+    assert encode_continued([("sea", "\N{SNOWMAN}")], tokenizer).lengths.tolist() == [n_bytes]
+    ended = encode_continued([(text,)], tokenizer, last_tokens=2)
+    assert (ended.lengths - ended.starts).tolist() == [2]
+    assert ended.lengths.tolist() == [n_bytes]
+
+
 def test_an_adopted_run_keeps_what_only_the_final_weights_recall(texts_run, tmp_path):
     run = texts_run
     texts = make_texts()
@@ -119,7 +202,7 @@ def test_bad_texts_are_refused(texts_run, tmp_path, change, fact):
 @pytest.mark.parametrize(
     ("columns", "fact"),
     [
-        ({"prompt": "start", "flag": "flag"}, "Name both columns"),
+        ({"prompt": "start", "flag": "flag"}, "name both columns"),
         ({"prompt": "start", "continuation": "rest"}, "Say which texts"),
         ({**TEXTS, "continuation": "start"}, "named as prompt and as continuation"),
     ],

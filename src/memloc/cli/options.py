@@ -102,6 +102,10 @@ class Marked(Labelled):
     continuation: Annotated[
         str | None, typer.Option(help="Own file: column of what is recalled after the prompt.")
     ] = None
+    tokens: Annotated[
+        int | None,
+        typer.Option(help="Own file: recall this many last tokens of each text in --text."),
+    ] = None
     held_out: Annotated[
         Path | None, typer.Option(help="Own file: a second file with unseen examples.")
     ] = None
@@ -109,7 +113,7 @@ class Marked(Labelled):
     @property
     def is_texts(self) -> bool:
         """Return whether the file has texts to be continued rather than labelled."""
-        return self.prompt is not None or self.continuation is not None
+        return any(v is not None for v in (self.prompt, self.continuation, self.tokens))
 
     @property
     def is_marked(self) -> bool:

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 CheckpointNames = Annotated[
     list[str] | None, typer.Option(help="memorised, final, reference or frozen. Default: all.")
 ]
+Repeat = Annotated[
+    int | None, typer.Option(help="Times that each noisy label or memorised text is seen an epoch.")
+]
 Flip = Annotated[
     float | None, typer.Option(help="Own file: share of the labels to make wrong, e.g. 0.15.")
 ]
@@ -61,6 +64,7 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     data_folder: DataFolder = None,
     own: Marked,
     flip: Flip = None,
+    repeat: Repeat = None,
     loading: Loading,
     as_json: AsJson = False,
 ) -> None:
@@ -74,13 +78,16 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     Own data: `memloc train roberta-base --data mine.csv --text review --label stars --flip 0.15`
     makes 15 % of the labels wrong. If some are wrong already, say which with `--original COLUMN`
     (the labels before noise) or `--flag COLUMN` (true where the label is wrong).
+
+    Texts: `memloc train tiny-opt --data texts.csv --prompt start --continuation rest --flag
+    memorised --repeat 10`; with `--text whole --tokens 10`, the last ten tokens are recalled.
     """
     from memloc.data.perturb import noisy_task
     from memloc.data.sources import subsample
     from memloc.model.known import default_preset
     from memloc.protocol import common_preset, settings_of_run
 
-    changes = _with_flip(constants.changes, task, own, flip)
+    changes = _with_flip(_with_repeat(constants.changes, repeat), task, own, flip)
     name = constants.preset or default_preset(model)
     settings = settings_of_run(name, changes, has_noise=own.is_marked)
     check_model(model, loading.depth)
@@ -123,6 +130,17 @@ def _read_task(name: str | None, folder: Path | None, own: Marked, seed: int) ->
     return load_csv(own.data, seed=seed, **own.columns)
 
 
+def _with_repeat(changes: Mapping[str, Any], repeat: int | None) -> Mapping[str, Any]:
+    """Return the settings with `--repeat` among them; refuse it beside its own setting."""
+    if repeat is None:
+        return changes
+    if "finetune.repeat" in changes:
+        raise SettingsError(
+            "--repeat and --set finetune.repeat say the same thing: give one of them."
+        )
+    return {**changes, "finetune.repeat": repeat}
+
+
 def _with_flip(
     changes: Mapping[str, Any], task: str | None, own: Marked, flip: float | None
 ) -> dict[str, Any]:
@@ -143,7 +161,9 @@ def _with_flip(
         raise SettingsError(
             f"Say in one way which labels of {own.data} are wrong: --flip 0.15 makes that share "
             "of them wrong, --original COLUMN names the labels before noise, --flag COLUMN a "
-            "column that is true or 1 where the label is wrong."
+            "column that is true or 1 where the label is wrong. If it holds texts for a language "
+            "model, name them with --prompt COLUMN and --continuation COLUMN, or with --text "
+            "COLUMN and --tokens NUMBER, and with --flag COLUMN which of them are memorised."
         )
     if flip is not None and not 0 < flip < 1:
         raise SettingsError(

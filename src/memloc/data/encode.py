@@ -10,7 +10,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from memloc.arrays import IntArray
-from memloc.errors import DataError, ModelError
+from memloc.errors import DataError, ModelError, counted
 
 
 @dataclass(frozen=True)
@@ -81,43 +81,83 @@ def encode(
 
 
 def encode_continued(
-    examples_parts: Sequence[Sequence[str]], tokenizer: Any, max_tokens: int = 512
+    examples_parts: Sequence[Sequence[str]],
+    tokenizer: Any,
+    max_tokens: int = 512,
+    last_tokens: int | None = None,
 ) -> Encoded:
-    """Tokenise prompts with their continuations, and note where each continuation begins.
+    """Tokenise texts to recall, and note where the continuation of each begins.
 
-    A prompt and its continuation are tokenised as one text, joined by a space unless one is there
-    already. The continuation is every token that ends behind the prompt. Nothing is added after it.
+    Args:
+        examples_parts: The prompt and the continuation of each text; the text alone if
+            `last_tokens` is given.
+        tokenizer: The model's own tokenizer.
+        max_tokens: Length above which a text is refused.
+        last_tokens: Number of last tokens of each text that are its continuation.
     """
     pad_id, _ = _special_ids(tokenizer)
     ids, starts = [], []
-    for row, (prompt, continuation) in enumerate(examples_parts, start=1):
-        has_space = prompt[-1:].isspace() or continuation[:1].isspace()
-        text = prompt + ("" if has_space else " ") + continuation
-        encoding = tokenizer(text, return_offsets_mapping=True, verbose=False)
-        ends = [end for _, end in encoding["offset_mapping"]]
-        last = ends.index(max(ends)) + 1
-        start = next((i for i, end in enumerate(ends) if end > len(prompt)), last)
-        if start == last:
+    for row, parts in enumerate(examples_parts, start=1):
+        if last_tokens is None:
+            tokens, start = _continued(row, parts[0], parts[1], tokenizer)
+        else:
+            tokens, start = _ended(row, parts[0], last_tokens, tokenizer)
+        if len(tokens) > max_tokens:
             raise DataError(
-                f"Text {row} has no token in its continuation {continuation!r} for this tokenizer: "
-                "give a continuation of at least one token."
+                f"Text {row} has {start} tokens before its continuation and {len(tokens) - start} "
+                f"in it; at most {max_tokens} are read: shorten its prompt, or raise "
+                "text.max_tokens if the model reads more."
             )
-        if last > max_tokens:
-            raise DataError(
-                f"Text {row} has {start} tokens before its continuation and {last - start} in it; "
-                f"at most {max_tokens} are read: shorten its prompt, or raise text.max_tokens if "
-                "the model reads more."
-            )
-        if start == 0:
-            raise DataError(
-                f"Text {row} begins with its continuation for this tokenizer, so nothing precedes "
-                "the first token to recall: give a longer prompt."
-            )
-        ids.append(encoding["input_ids"][:last])
+        ids.append(tokens)
         starts.append(start)
     lengths = np.array([0, *map(len, ids)])
     flat = np.fromiter(chain.from_iterable(ids), np.int32)
     return Encoded(flat, np.cumsum(lengths), pad_id, np.array(starts, dtype=np.int64))
+
+
+def _continued(
+    row: int, prompt: str, continuation: str, tokenizer: Any
+) -> tuple[Sequence[int], int]:
+    """Return the tokens of a prompt with its continuation, and where the continuation begins.
+
+    They are tokenised as one text, joined by a space unless one is there already. The continuation
+    is every token that ends behind the prompt.
+    """
+    has_space = prompt[-1:].isspace() or continuation[:1].isspace()
+    tokens, ends = _tokens(prompt + ("" if has_space else " ") + continuation, tokenizer)
+    start = next((i for i, end in enumerate(ends) if end > len(prompt)), len(tokens))
+    if start == len(tokens):
+        raise DataError(
+            f"Text {row} has no token in its continuation {continuation!r} for this tokenizer: "
+            "give a continuation of at least one token."
+        )
+    if start == 0:
+        raise DataError(
+            f"Text {row} begins with its continuation for this tokenizer, so nothing precedes "
+            "the first token to recall: give a longer prompt."
+        )
+    return tokens, start
+
+
+def _ended(row: int, text: str, last_tokens: int, tokenizer: Any) -> tuple[Sequence[int], int]:
+    """Return the tokens of a text, and where its last ones begin, before which it has others."""
+    tokens, ends = _tokens(text, tokenizer)
+    n_tokens = sum(end > 0 for end in ends)  # without special tokens
+    if n_tokens <= last_tokens:
+        raise DataError(
+            f"Text {row} has {counted(n_tokens, 'token')}, and {last_tokens} are to be recalled "
+            "after at least one other: give longer texts, or recall fewer tokens."
+        )
+    return tokens, len(tokens) - last_tokens
+
+
+def _tokens(text: str, tokenizer: Any) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the tokens of a text and where each ends in it; nothing is added after the text."""
+    encoding = tokenizer(text, return_offsets_mapping=True, verbose=False)
+    ends = [end for _, end in encoding["offset_mapping"]]
+    # A character of several tokens ends with the last of them; special tokens end at 0.
+    last = len(ends) - ends[::-1].index(max(ends))
+    return encoding["input_ids"][:last], ends[:last]
 
 
 AT_ONCE = 1000

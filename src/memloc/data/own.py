@@ -47,6 +47,7 @@ def load_csv(  # noqa: PLR0913 - each names something that varies between people
     pair: str | None = None,
     prompt: str | None = None,
     continuation: str | None = None,
+    tokens: int | None = None,
     held_out: Data | None = None,
     seed: int = 1,
     name: str | None = None,
@@ -58,7 +59,7 @@ def load_csv(  # noqa: PLR0913 - each names something that varies between people
     original labels.
 
     Args:
-        path: The file, a pandas DataFrame or a `datasets.Dataset`.
+        path: The file, a pandas DataFrame, a `datasets.Dataset` or a folder that it saved.
         text: Column of texts.
         label: Column of the labels to train on.
         original: Column of the labels before noise.
@@ -67,15 +68,17 @@ def load_csv(  # noqa: PLR0913 - each names something that varies between people
             of the reference's training and of held-out data.
         pair: Column of second texts.
         prompt: Column of the beginnings of texts, for language models.
-        continuation: Column of what is to be recalled after each prompt. `flag` is then true where
-            the text may be memorised and false for ordinary texts, and nothing is held out.
-        held_out: Unseen examples with the same columns; by default a random 20 % is held out.
+        continuation: Column of what to recall after each prompt; `flag` is true where it may be
+            memorised.
+        tokens: Number of last tokens of `text` to recall, in place of `prompt` and `continuation`.
+        held_out: Unseen examples with the same columns; by default a random 20 %, and no texts to
+            recall.
         seed: Seed of the split.
         name: Name of the task; by default the file's.
     """
     source = source_of(path)
     columns = Columns(text, label, pair, original, flag)
-    columns = replace(columns, prompt=prompt, continuation=continuation)
+    columns = replace(columns, prompt=prompt, continuation=continuation, tokens=tokens)
     if columns.marked or columns.is_texts:
         columns.require_noise(source)
     rows = read_rows(source, columns)
@@ -120,11 +123,14 @@ class Columns:
     flag: str | None = None
     prompt: str | None = None
     continuation: str | None = None
+    tokens: int | None = None
+    """Number of last tokens of each text to recall, in place of prompts and continuations."""
 
     @property
     def is_texts(self) -> bool:
-        """Return whether the file holds prompts to be continued rather than texts with labels."""
-        return self.continuation is not None or self.prompt is not None
+        """Return whether the file holds texts to be recalled rather than texts with labels."""
+        given = (self.prompt, self.continuation, self.tokens)
+        return any(value is not None for value in given)
 
     @property
     def parts(self) -> list[str]:
@@ -165,11 +171,18 @@ class Columns:
             )
 
     def _require_texts(self, path: Source) -> None:
-        """Raise unless the columns of prompts, continuations and flags are all named."""
-        if self.prompt is None or self.continuation is None:
+        """Raise unless it is known what to recall, and a column of flags is named."""
+        has_two = self.prompt is not None and self.continuation is not None
+        has_one = self.prompt is None and self.continuation is None
+        if not (has_two if self.tokens is None else has_one):
             raise DataError(
-                f"Name both columns of the texts in {path}: --prompt COLUMN (prompt=) and "
-                "--continuation COLUMN (continuation=)."
+                f"Say in one way what is recalled of the texts in {path}: name both columns, "
+                "--prompt COLUMN (prompt=) and --continuation COLUMN (continuation=), or one with "
+                "--text COLUMN (text=) and how many of its last tokens, --tokens NUMBER (tokens=)."
+            )
+        if self.tokens is not None and self.tokens < 1:
+            raise DataError(
+                f"--tokens {self.tokens} (tokens=): at least one token must be recalled."
             )
         if self.flag is None or self.original is not None:
             raise DataError(
@@ -252,7 +265,7 @@ def _text_rows(
     labels = np.zeros(len(parts), dtype=np.int64)
     _refuse_repeated(path, parts)
     if columns.flag is None:
-        return FileExamples((), labels, Examples(parts, labels))
+        return FileExamples((), labels, Examples(parts, labels, columns.tokens))
     marked = np.array(flags_of(path, columns.flag, columns_read[columns.flag]))
     if marked.all() or not marked.any():
         missing = "ordinary texts" if marked.all() else "texts that may be memorised"
@@ -260,7 +273,8 @@ def _text_rows(
             f"Column {columns.flag!r} of {path} is the same in all {len(marked):,} rows, so there "
             f"are no {missing}: both kinds are needed, about as many of each."
         )
-    return FileExamples((), labels, Examples(parts, np.where(marked, UNKNOWN, 0)))
+    examples = Examples(parts, np.where(marked, UNKNOWN, 0), columns.tokens)
+    return FileExamples((), labels, examples)
 
 
 def _refuse_repeated(path: Source, parts: Sequence[tuple[str, ...]]) -> None:
@@ -278,7 +292,9 @@ def _refuse_repeated(path: Source, parts: Sequence[tuple[str, ...]]) -> None:
 
 def _refuse_same_column(path: Source, columns: Columns) -> None:
     pairs = [("text", "label"), ("text", "pair")]
-    for one, other in [("prompt", "continuation")] if columns.is_texts else pairs:
+    if columns.is_texts:
+        pairs = [("prompt", "continuation")] if columns.tokens is None else []
+    for one, other in pairs:
         column = getattr(columns, one)
         if column == getattr(columns, other):
             raise DataError(

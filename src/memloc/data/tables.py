@@ -235,11 +235,14 @@ _HALF = re.compile("[\ud800-\udfff]")
 def _open(path: Path, columns: Sequence[str]) -> Columnar:
     name = path.name.lower()
     reader = next((read for suffix, read in _READERS.items() if name.endswith(suffix)), None)
+    if path.is_dir():
+        reader = _read_folder
     if reader is None:
         raise DataError(
-            f"{path} has a suffix memloc cannot read: give a file ending in {', '.join(_READERS)}."
+            f"{path} has a suffix memloc cannot read: give a file ending in {', '.join(_READERS)}, "
+            "or a folder that the package datasets saved."
         )
-    if not path.is_file():
+    if not path.exists():
         raise DataError(f"{path} is not there: check the spelling and the folder of the file.")
     try:
         return reader(path, columns)
@@ -377,6 +380,36 @@ def _read_parquet(path: Path, _columns: Sequence[str]) -> Columnar:
     except pa.ArrowException as error:
         raise ValueError(str(error)) from error
     return list(table.column_names), lambda column: list(table.column(column).to_pylist())
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return the files that hold the data at a path: the file itself, or those of a folder.
+
+    The package datasets caches what it computes from a folder in the same place.
+    """
+    if not path.is_dir():
+        return [path]
+    return sorted(p for p in path.glob("*.arrow") if not p.name.startswith("cache-"))
+
+
+def _read_folder(path: Path, _columns: Sequence[str]) -> Columnar:
+    """Read a folder that `save_to_disk` of a `datasets.Dataset` wrote."""
+    if (path / "dataset_dict.json").is_file():
+        splits = sorted(each.name for each in path.iterdir() if each.is_dir())
+        raise DataError(f"{path} has splits: give the folder of one of them ({', '.join(splits)}).")
+    if not (path / "state.json").is_file():
+        raise DataError(
+            f"{path} is a folder that save_to_disk of the package datasets did not write: give a "
+            f"file ending in {', '.join(_READERS)}, or a folder that it wrote."
+        )
+    try:
+        from datasets import load_from_disk
+    except ImportError as error:
+        raise DataError(
+            f"{path} is read with the package datasets, which is not installed: pip install "
+            "'memloc[hub]', or save the data as a Parquet file."
+        ) from error
+    return InMemory(load_from_disk(str(path))).columns()
 
 
 _READERS: Mapping[str, Callable[[Path, Sequence[str]], Columnar]] = {

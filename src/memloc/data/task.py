@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 class Examples(Shown):
     """Texts with their labels, in a fixed order; each text has one, two or (WiC) three parts.
 
-    In a task of texts the parts are a prompt and its continuation, and all labels are 0.
+    In a task of texts the parts are a prompt and its continuation, or the whole text if
+    `last_tokens` says how many of its tokens are to be recalled; all labels are 0.
     """
 
     parts: tuple[tuple[str, ...], ...]
     labels: IntArray
+    last_tokens: int | None = None
+    """Number of last tokens of each text to recall, where continuations are not parts."""
 
     def __len__(self) -> int:
         return len(self.parts)
@@ -34,7 +37,7 @@ class Examples(Shown):
 
     def take(self, rows: IntArray) -> "Examples":
         """Return the examples at `rows`, in that order."""
-        return Examples(tuple(self.parts[i] for i in rows), self.labels[rows])
+        return Examples(tuple(self.parts[i] for i in rows), self.labels[rows], self.last_tokens)
 
 
 @dataclass(frozen=True, repr=False)
@@ -146,4 +149,6 @@ def hash_examples(examples: Examples) -> str:
     for parts in examples.parts:
         digest.update(("\x1f".join(parts) + "\x1e").encode())
     digest.update(examples.labels.astype("<i8").tobytes())
+    if examples.last_tokens is not None and len(examples):
+        digest.update(f"last {examples.last_tokens} tokens".encode())
     return digest.hexdigest()

@@ -82,8 +82,9 @@ def refuse_language_model(folder: Path) -> None:
         raise ModelError(
             f"{folder} is a language model ({names[0]}), which has texts and no labels. Where "
             "labels are asked about, give a classifier. To ask about texts, name their columns "
-            "with --prompt COLUMN (prompt=) and --continuation COLUMN (continuation=), and with "
-            "--flag COLUMN (flag=) which of them may be memorised."
+            "with --prompt COLUMN (prompt=) and --continuation COLUMN (continuation=), or give "
+            "--tokens NUMBER (tokens=) to recall the end of whole texts, and with --flag COLUMN "
+            "(flag=) which of them may be memorised."
         )
 
 

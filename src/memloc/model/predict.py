@@ -39,7 +39,7 @@ def encode_for(model: Classifier, examples: Examples, max_tokens: int) -> Encode
     """
     limit = min(max_tokens, model.max_tokens)
     if model.stack.is_language_model:
-        return encode_continued(examples.parts, model.tokenizer, limit)
+        return encode_continued(examples.parts, model.tokenizer, limit, examples.last_tokens)
     return encode(examples.parts, model.tokenizer, model.separator, limit)
 
 

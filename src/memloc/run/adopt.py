@@ -49,6 +49,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     flag: str | None = None,
     prompt: str | None = None,
     continuation: str | None = None,
+    tokens: int | None = None,
     held_out: Data | None = None,
     reference: str | Path | None = None,
     pretrained: str | Path | None = None,
@@ -64,8 +65,8 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
 ) -> Run:
     """Make a run of checkpoints and of the data that they were trained on.
 
-    Checkpoints stay where they are and are recognised by their contents; the data are copied.
-    A checkpoint may be an adapter (PEFT). Data are a file, a DataFrame or a Dataset.
+    Checkpoints, which may be adapters (PEFT), stay where they are; data (a file, DataFrame or
+    Dataset) are copied.
 
     With columns `prompt` and `continuation`, checkpoints are language models. Texts that the final
     weights do not recall are left out, and so are those that the other weights recall as well.
@@ -84,6 +85,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
         flag: Column that is true where the label is wrong, or where the text may be memorised.
         prompt: Column of the beginnings of texts.
         continuation: Column of what a language model should recall after each prompt.
+        tokens: Number of last tokens of `text` to recall, in place of these two columns.
         held_out: Unseen examples with the same columns.
         reference: Checkpoint that was fine-tuned on the original labels, or on other texts.
         pretrained: Model that the fine-tuning started from; by default an adapter's base model.
@@ -102,7 +104,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     places = _places(epochs, final=final, reference=reference, memorised=memorised, frozen=frozen)
     how = _options(places["final"], pretrained, needed=train_missing, stream=stream)
     decided = settings_of_run(preset, settings or {}, has_noise=True)
-    columns = Columns(text, label, pair, original, flag, prompt, continuation)
+    columns = Columns(text, label, pair, original, flag, prompt, continuation, tokens)
     require_agreement(loaded := load_checkpoint(places["final"], how, texts=columns.is_texts))
     task = _read(data, columns, held_out, loaded.label_names)
     task = memorised_texts(task, places, how, decided.text.max_tokens)

@@ -41,6 +41,8 @@ class TaskRecord(Settings):
     """Sentence for people on how the wrong labels are known."""
     hash: str
     """Hash of texts, labels and splits."""
+    last_tokens: int | None = None
+    """Number of last tokens of each text to recall, where continuations are not given."""
 
     @classmethod
     def of(cls, task: Task) -> "TaskRecord":
@@ -52,6 +54,7 @@ class TaskRecord(Settings):
             noisy=int(task.labels.is_noisy.sum()),
             noise=task.labels.origin,
             hash=hash_task(task),
+            last_tokens=task.train.last_tokens,
         )
 
 
@@ -181,7 +184,9 @@ def task_of(table: Table, about: TaskRecord) -> Task:
         about.noise,
     )
     named = (about.name, about.category, about.label_names)
-    train, validation, test = map(Examples, texts, labels)
+    train, validation, test = (
+        Examples(*part, about.last_tokens) for part in zip(texts, labels, strict=True)
+    )
     return Task(*named, train, validation, test, about.source, noisy)
 
 

@@ -30,7 +30,7 @@ class DataFile(Settings):
     """A user's file in the `tasks` of a study; paths are relative to the study's folder."""
 
     file: str
-    """Path of a csv, tsv, jsonl or Parquet file."""
+    """Path of a csv, tsv, jsonl or Parquet file, or of a folder that `datasets` saved."""
     text: str = "text"
     """Column of texts."""
     pair: str | None = None
@@ -45,6 +45,8 @@ class DataFile(Settings):
     """Column of the beginnings of texts, for language models."""
     continuation: str | None = None
     """Column of what a language model should recall after each prompt."""
+    tokens: int | None = Field(None, ge=1)
+    """Number of last tokens of each text to recall, in place of `prompt` and `continuation`."""
     flip: float | None = Field(None, gt=0, lt=1)
     """Share of the labels to make wrong, if the file does not tell which are wrong."""
     held_out: str | None = None
@@ -58,12 +60,17 @@ class DataFile(Settings):
     @property
     def is_texts(self) -> bool:
         """Return whether the file holds texts for language models."""
-        return self.continuation is not None
+        return self.continuation is not None or self.tokens is not None
 
     @property
     def columns(self) -> dict[str, Any]:
         """Return the columns by the names of `load_csv`'s parameters."""
         return self.model_dump(exclude={"file", "held_out", "flip"})
+
+    def deciding(self) -> dict[str, Any]:
+        """Return the facts that decide how the files are read; `tokens` only where it is given."""
+        hidden = {"file", "held_out", *({"tokens"} if self.tokens is None else ())}
+        return self.model_dump(exclude=hidden)
 
 
 class TaskSpec(Settings):

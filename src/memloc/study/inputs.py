@@ -14,6 +14,7 @@ import numpy as np
 
 from memloc.data import hub
 from memloc.data.sources import DATA_VARIABLE
+from memloc.data.tables import files_of
 from memloc.data.task import Examples
 from memloc.data.tasks import PAPER_TASKS, known_tasks
 from memloc.errors import MemlocError, ModelError, SettingsError, in_words, lookup
@@ -71,7 +72,7 @@ def _check_data(file: StudyFile, name: str, own: DataFile) -> None:
         )
     for field in ("file", "held_out"):
         path = getattr(own, field)
-        if path is not None and not file.file_of(path).is_file():
+        if path is not None and not file.file_of(path).exists():
             raise file.problem("data", name, field, what=f"there is no file {file.file_of(path)}.")
 
 
@@ -158,8 +159,9 @@ def task_spec(file: StudyFile, name: str, examples: int | None) -> TaskSpec:
     folder = data_folder(file)
     if data_file is not None:
         places = [file.file_of(path).resolve() for path in data_file.paths]
-        read_as = key(Maker("data", 1), data_file.model_dump(exclude={"file", "held_out"}))
-        contents = f"{hash_files(places)} {read_as}"
+        read_as = key(Maker("data", 1), data_file.deciding())
+        files = [part for place in places for part in files_of(place)]
+        contents = f"{hash_files(files)} {read_as}"
         file_, *unseen = map(str, places)
         data = data_file.model_copy(update={"file": file_, "held_out": next(iter(unseen), None)})
         return TaskSpec(name=name, contents=contents, examples=examples, data=data)
