@@ -69,7 +69,7 @@ def test_train_goes_on_where_it_was(run, model, mine, monkeypatch):
     monkeypatch.setattr(training, "save_state", interrupted)
     stopped = run(*command)
     assert stopped.exit_code == 130
-    assert "interrupted; what is finished is kept, and the same command continues" in stopped.stderr
+    assert "memloc: interrupted" in stopped.stderr
     assert json.loads(printed(run(*command, "--json")))["checkpoints"][0] == "final"
     assert len(count) == 4  # two epochs of two trainings as one and of a third, none twice
 
@@ -109,11 +109,9 @@ def test_train_says_that_it_flipped_labels_and_that_the_file_s_errors_are_not_kn
 ):
     command = ("train", model, "--data", mine, *COLUMNS, *FAST)
     shown = run(*command, "--checkpoints=final")
-    line = (
-        "6 noisy of 48 examples, labels flipped by memloc (a share of 0.15 of each class); which "
-        "labels of the file itself are wrong is not known."
-    )
-    assert line in shown.stderr.splitlines()
+    (line,) = [text for text in shown.stderr.splitlines() if "6 noisy of 48 examples" in text]
+    assert "flipped by memloc (a share of 0.15" in line
+    assert line.endswith("not known.")
     assert line in printed(shown).splitlines()
 
 

@@ -301,7 +301,7 @@ def test_weights_that_were_replaced_are_refused(memorised_run, computed):
     whole = bytearray(path.read_bytes())
     whole[-2] ^= 1  # one bit of the last weight
     path.write_bytes(whole)
-    with pytest.raises(StoreError, match="final are not those that memloc wrote there"):
+    with pytest.raises(StoreError, match="final are not those"):
         localise(memorised_run, ["swapping"])
     (path.parent / paths.PROVENANCE).unlink()  # nobody knows whose weights these are
     with pytest.raises(StoreError, match=f"{paths.PROVENANCE} does not exist"):

@@ -86,7 +86,7 @@ def test_layers_that_probes_can_hardly_read_are_told(monkeypatch, tmp_path):
 
     monkeypatch.setattr(Probing, "_vectors", vectors)
     said = METHOD.run(probeable(tmp_path, {})).about["remarks"]
-    assert any("after layer 3, so probes read little there" in remark for remark in said)
+    assert any("after layer 3" in remark for remark in said)
     scaled = METHOD.replace({"standardise": True}).run(probeable(tmp_path, {}))
     assert not any("differ" in remark for remark in scaled.about["remarks"])
 

@@ -295,7 +295,7 @@ def test_an_installed_method_looks_at_a_run(installed, memorised_run):
     assert again.reused == ("distance",)
     counted = analyse(memorised_run, ["counts"])["counts"]["examples"]
     assert counted.to_numpy().tolist() == [[6, 42]]
-    with pytest.raises(UnknownName, match="counts is not a localiser: use `memloc analyse`"):
+    with pytest.raises(UnknownName, match="counts is not a localiser"):
         localise(memorised_run, ["counts"])
 
 

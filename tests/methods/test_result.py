@@ -122,7 +122,7 @@ def test_a_result_whose_files_are_not_those_that_it_names_is_damaged(tmp_path, n
     scores().write(tmp_path / "swapping")
     about = read_json(tmp_path / "swapping" / "about.json")
     write_json(tmp_path / "swapping" / "about.json", {**about, "tables": named})
-    with pytest.raises(StoreError, match="is damaged: delete it and run the method again"):
+    with pytest.raises(StoreError, match="swapping is damaged"):
         Result.read(tmp_path / "swapping")
 
 

@@ -61,6 +61,18 @@ def test_a_table_can_be_read_without_memloc(tmp_path):
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "t.parquet"), TABLE)
 
 
+def test_any_reader_of_parquet_can_verify_the_pages(tmp_path):
+    path = tmp_path / "t.parquet"
+    write_table(path, TABLE, {"seed": 1})
+    column = pq.ParquetFile(path).metadata.row_group(0).column(0)
+    start = column.dictionary_page_offset or column.data_page_offset
+    raw = bytearray(path.read_bytes())
+    raw[start + column.total_compressed_size - 1] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(OSError, match="checksum"):
+        pq.ParquetFile(path, page_checksum_verification=True).read()
+
+
 def test_a_full_disk_leaves_the_old_table(tmp_path, monkeypatch):
     path = tmp_path / "t.parquet"
     write_table(path, TABLE, {"seed": 1})

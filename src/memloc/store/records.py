@@ -128,7 +128,7 @@ def read_columns(
 
     try:
         raw = path.read_bytes()
-        file = pq.ParquetFile(pa.BufferReader(raw), page_checksum_verification=True)
+        file = pq.ParquetFile(pa.BufferReader(raw))
         notes = file.metadata.metadata or {}
         record = json.loads(notes.get(NOTE, b"null"))
     except FileNotFoundError:
