@@ -224,11 +224,14 @@ def test_the_python_of_the_documents_type_checks(tmp_path):
     scripts += [(page, "\n".join(blocks(page, "python"))) for page in TOGETHER]
     for number, (page, code) in enumerate(scripts):
         (tmp_path / f"{page.stem.lower()}_{number}.py").write_text(code, encoding="utf-8")
+    seen = 'import memloc\n\nreveal_type(memloc.localise("run")["shares"])\n'
+    (tmp_path / "seen.py").write_text(seen, encoding="utf-8")
     files = [str(path) for path in sorted(tmp_path.iterdir())]
     settings = ["--config-file", str(ROOT / "pyproject.toml")]
     out, errors, _ = mypy.run([*settings, "--cache-dir", str(ROOT / ".mypy_cache"), *files])
     assert not errors
     assert not [line for line in out.splitlines() if tmp_path.name in line and "error" in line]
+    assert 'Revealed type is "memloc.methods.result.Result"' in out
 
 
 @pytest.mark.slow
