@@ -82,7 +82,7 @@ def outcomes_by_method(results: "Results", one_run: pd.DataFrame) -> dict[str, O
 def shares_of(results: "Results", one_run: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the share of each layer in each noisy example of one run: (examples, layers from 1).
 
-    It includes the methods that divide the label's margin among all layers, and can be trusted.
+    Only methods count that divide the label's margin among all layers and can be trusted.
     """
     ((_, opened),) = results.opened(one_run)
     files = kept_files(opened, f"{EXAMPLE_SHARES}.parquet")

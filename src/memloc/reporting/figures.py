@@ -483,7 +483,7 @@ def _base(tidy: pd.DataFrame, look: Look) -> alt.Chart:
 
 
 def _named(tidy: pd.DataFrame, look: Look, scale: Any = style.colours) -> dict[str, Any]:
-    """Return colours or markers; names written along the left axis need no legend."""
+    """Return the colours (or markers) of names; names along the left axis need no legend."""
     encoding = style.channel(look.colour, tidy[look.colour], look.colour_title, scale)
     return {**encoding, "legend": None} if look.colour == look.y else encoding
 

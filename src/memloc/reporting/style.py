@@ -41,7 +41,7 @@ class Exhibit(Settings):
     table: str
     """Table of the results that the exhibit shows."""
     runs: Literal["all", "memorised", "whole", "usual"] = "all"
-    """Runs of that table to show: see `results.Part`."""
+    """Runs of that table to show: see `results.Which`."""
     theirs: bool = False
     """True if the table belongs to a method of another package."""
     part: str = "localise"
