@@ -1,6 +1,9 @@
 """Figures of the package's size and structure that reached their aim stay there."""
 
 import ast
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +46,23 @@ def found():
 def test_a_figure_that_reached_its_aim_stays_there(figure, found):
     value = found[figure]
     assert (value if isinstance(value, int) else len(value)) <= figures.AIMS[figure], value
+
+
+@pytest.mark.slow
+def test_few_functions_are_between_the_command_and_the_first_gradient():
+    """A process of its own: only one that has computed no gradient yet copies itself for steps."""
+    code = "import figures; print(*figures.frames(), sep='\\n')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    names = done.stdout.splitlines()
+    assert names[0] == "console.invoke"
+    assert names[-1] == "loop.train_epoch"
+    assert len(names) <= figures.AIMS["frames to the first gradient"]
 
 
 def test_code_is_counted_without_blank_lines_comments_and_docstrings():
