@@ -22,7 +22,6 @@ def test_python_shows_progress_and_an_estimate_unless_it_is_quiet(
 
 def test_all_long_work_of_the_library_shows_its_progress():
     work = {"train", "plant", "adopt", "adopt_trainer", "localise", "analyse", "find", "repair"}
-    assert {
-        name for name in memloc.__all__ if hasattr(getattr(memloc, name), "__wrapped__")
-    } >= work
-    assert set(verbs.WORK) == work
+    shown = verbs.with_progress(memloc.quiet).__code__
+    public = {name: getattr(memloc, name) for name in memloc.__all__}
+    assert {n for n, found in public.items() if getattr(found, "__code__", "") is shown} == work
