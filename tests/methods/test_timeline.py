@@ -126,6 +126,17 @@ def test_results_are_kept_and_depend_on_the_epochs(run):
     assert not other.reused
 
 
+@pytest.mark.parametrize("method", [Timeline, memloc.Shares])
+def test_half_done_work_of_another_version_is_not_used(run, monkeypatch, method):
+    one = Timeline(epochs=(1,))
+    one.run(run)
+    monkeypatch.setattr(memloc.Shares, "play", None)
+    one.run(run)  # what is kept is used
+    monkeypatch.setattr(method, "version", method.version + 1)
+    with pytest.raises(TypeError):  # computed again
+        one.run(run)
+
+
 def test_epochs_that_were_not_kept_are_refused(run, tiny_model, tmp_path):
     with pytest.raises(StoreError, match="has no epoch-11 weights: the epochs that were kept"):
         Timeline(epochs=(1, 11)).run(run)

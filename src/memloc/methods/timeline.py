@@ -130,6 +130,7 @@ class Timeline(Method):
             "files": run.files(game.needs),
             "settings": game.model_dump(mode="json"),
             "rows": rows.tolist(),
+            "shares": game.version,
         }
 
         def make() -> dict[str, Any]:
