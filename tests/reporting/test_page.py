@@ -173,6 +173,19 @@ def test_a_figure_that_compares_is_left_out_where_there_is_nothing_to_compare(re
     assert not any(figure.says_something(d, one_model) for figure, d in drawn.items())
 
 
+def test_figures_without_a_number_to_show_are_left_out(results, html):
+    """With one task, centres have no correlations, and the mean over methods is one point."""
+    one = results.only(model="tiny-opt", task="tiny-topic", seed=1)
+    shown, every = (
+        {figure["name"]: figure["values"] for figure in record(page)["figures"]}
+        for page in (render(one, summarise(one)), html)
+    )
+    assert {"strip", "layers", "mcog-over-models"} <= set(shown)
+    assert "mcog-over-methods" in set(every) - set(shown)
+    assert every["agreement"]["what"] == ["M-CoG", "layer weights"]
+    assert shown["agreement"]["what"] == ["layer weights"]
+
+
 def test_without_a_report_there_is_nothing_to_read(tmp_path):
     assert read_report(tmp_path) is None
 

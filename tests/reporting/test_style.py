@@ -1,3 +1,6 @@
+from itertools import combinations, product
+from math import dist
+
 import pytest
 
 from memloc.data.tasks import EMBEDDED_TASKS, PAPER_TASKS
@@ -6,8 +9,8 @@ from memloc.methods.label_probes import LabelProbes
 from memloc.reporting.style import (
     COLOURS,
     MEANINGS,
-    OF_METHODS,
     OTHERS,
+    SHADES,
     TASKS,
     WORDS,
     colours,
@@ -49,9 +52,27 @@ def test_colours_stand_out_on_paper_and_on_dark_screens(colour, background):
     assert contrast(colour, background) >= 2
 
 
-def test_a_colour_means_one_thing():
-    groups = [{c for c, _ in TASKS.values()}, {*OF_METHODS}, {*MEANINGS.values()}, {*COLOURS}]
-    assert len(set.union(*groups)) == sum(map(len, groups))
+def lab(colour):
+    """The colour in CIELAB, in which distances are about as people see them."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    x = (0.4124 * red + 0.3576 * green + 0.1805 * blue) / 0.9505
+    y, z = luminance(colour), (0.0193 * red + 0.1192 * green + 0.9505 * blue) / 1.0891
+    x, y, z = (c ** (1 / 3) if c > 0.008856 else 7.787 * c + 16 / 116 for c in (x, y, z))
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+def test_colours_of_different_meanings_can_be_told_apart():
+    """Those of tasks, listed or not, of kinds of examples, of numbers, and of other names."""
+    tasks = {colour for colour, _ in TASKS.values()} | set(OTHERS)
+    groups = [tasks, set(MEANINGS.values()), set(COLOURS), set(SHADES)]
+    near = [
+        (a, b)
+        for one, other in combinations(groups, 2)
+        for a, b in product(one, other)
+        if dist(lab(a), lab(b)) < 16
+    ]
+    assert not near
 
 
 def test_a_binarised_task_looks_like_the_whole_one():
@@ -75,8 +96,6 @@ def test_tasks_are_ordered_by_category_then_others_by_name():
 
 
 def test_a_colour_means_one_thing_on_the_whole_page():
-    of_tasks = {colour for colour, _ in TASKS.values()} | set(OTHERS)
-    assert not set(MEANINGS.values()) & (of_tasks | set(OF_METHODS))
     kinds = [*WORDS["curve"].values(), *Centroids.report["words"]["kind"].values()]
     kinds += LabelProbes.report["words"]["what"].values()
     assert set(kinds) <= set(MEANINGS)

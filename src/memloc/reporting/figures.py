@@ -139,8 +139,10 @@ class Figure(style.Exhibit):
             return False
         if results["runs"]["noisy"].max() < self.noisy_at_least:
             return False
-        sizes = drawn.rows.groupby(list(self.choose)).size() if self.choose else [len(drawn.rows)]
-        return max(sizes, default=0) >= self.points_at_least
+        value = {"bars": self.look.x, "cells": self.look.colour}.get(self.shape, self.look.y)
+        known = drawn.rows.dropna(subset=[value])
+        sizes = known.groupby(list(self.choose)).size() if self.choose else [len(known)]
+        return max(sizes, default=0) >= max(1, self.points_at_least)
 
     def drawn(self, results: Results) -> "Drawn | None":
         """Draw the chart with all choices in it; None without results."""

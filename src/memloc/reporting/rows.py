@@ -113,7 +113,12 @@ def _with_baseline_below(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def agreement_cells(table: pd.DataFrame) -> pd.DataFrame:
-    """Return coefficients of all pairs in both orders; a star marks significant ones."""
+    """Return coefficients of all pairs in both orders; a star marks significant ones.
+
+    A matrix in which no coefficient could be computed is left out.
+    """
+    known = table["rho"].notna().groupby([table["between"], table["what"]]).transform("any")
+    table = table[known.astype(bool)]
     turned = table.rename(columns={"one": "other", "other": "one"})
     drawn = pd.concat([table, turned], ignore_index=True)
     numbers = drawn["rho"].map("{:.2f}".format) + drawn["significant"].map({True: "*", False: ""})

@@ -184,12 +184,13 @@ METHODS = tuple(sorted(method_names("localiser"), key=lambda name: -exactness(na
 """memloc's own localisers, the most exact one first."""
 CATEGORIES = ("nlu", "sentiment", "hate", "topic")
 """Categories of tasks, from those that need understanding to those that single words give away."""
-COLOURS = ("#5F6F80", "#A3A847", "#96614A", "#B19CD9")
-"""Colours for names other than tasks, methods and kinds of examples."""
-OF_METHODS = ("#8C6BB1", "#A6761D", "#E7298A", "#66A61E", "#737373")
-SHADES = ("#b9c2cc", "#8794a3", "#566373")
+COLOURS = ("#96614A", "#EE9977", "#7733AA", "#EE88EE")
+"""Colours for names other than tasks and kinds of examples."""
+SHADES = ("#BBBB77", "#888855", "#445511")
+"""Colours for numbers."""
 GREY = "#8a8f98"
-OTHERS = (GREY, "#8C6D31", "#7F5FA8", "#C0504D")
+OTHERS = ("#8C6D31", "#6655DD", "#C0504D", "#005555")
+"""Colours for tasks that are not listed in `style.yaml`."""
 MARKERS = ("circle", "diamond", "square", "triangle-up", "cross", "triangle-down")
 ROOM = alt.Scale(zero=False, nice=False, padding=12)
 """Scale with space at its ends, so that the frame cuts no point."""
@@ -262,9 +263,6 @@ def colours(column: str, names: Sequence[Any]) -> alt.Scale:
     """Return a colour for each name."""
     if column == "task":
         return alt.Scale(domain=names, range=[task_style(name)[0] for name in names])
-    if column == "method":
-        chosen_colours = dict(zip(METHODS, OF_METHODS, strict=True))
-        return alt.Scale(domain=names, range=[chosen_colours.get(name, GREY) for name in names])
     if all(name in MEANINGS for name in names):
         return alt.Scale(domain=names, range=[MEANINGS[name] for name in names])
     some = SHADES if names and not isinstance(names[0], str) else COLOURS
