@@ -123,7 +123,7 @@ def main() -> None:
     if len(sys.argv) > 1:
         compare(make(Path(sys.argv[1]))).to_csv(TABLE, index=False)
     found = pd.read_csv(TABLE).astype({"layers": int})
-    cost = found["units"].map({"12 layers": 600, "24 sublayers": 1800})
+    cost = found["units"].map({"12 layers": 680, "24 sublayers": 1800})
     nearest = (found["layers"] - cost).abs().groupby([found["units"], found["way"]]).idxmin()
     found = found.loc[nearest].rename(columns={"at_600": "at 600"})
     put("sampling", markdown(found.astype(str)), PAGE)

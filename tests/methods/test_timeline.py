@@ -93,6 +93,7 @@ def test_the_answer_is_a_sentence_and_the_picture_has_a_line_per_epoch(run, foun
     assert "layer" in Timeline.told(found)
     lines = Timeline.picture(found).splitlines()
     assert len(lines) == 1 + 1 + len(run.epochs())
+    assert not any("-0%" in line for line in lines)
 
 
 def test_the_map_is_drawn_below_the_accuracies(found):
@@ -194,6 +195,8 @@ BAD = {
     "another vocabulary": ({"shares.donor": "{home}/words"}, "must have the same vocabulary"),
     "labels in another order": ({"shares.donor": "{home}/labels"}, "with the labels in one order"),
     "an epoch that was not kept": ({"shares.donor": "epoch-11"}, "epochs that were kept are 1, 2"),
+    "no epoch": ({"shares.donor": "epoch-0"}, "Known: .*, epoch-2"),
+    "no name": ({"shares.donor": ""}, "shares.donor is ''"),
     "the final weights": ({"shares.donor": "{final}"}, "nothing can be exchanged"),
     "units that overlap": ({"shares.units": {"a": [FIRST], "b": [FIRST]}}, "to one unit"),
     "parameters left out": ({"shares.units": {"a": [FIRST]}}, "are in no unit"),

@@ -365,7 +365,8 @@ def show_board(found: "Results", as_json: bool) -> None:
 
     def shown(table: "pd.DataFrame") -> "pd.DataFrame":
         last = table["method"].isin([*trivial, BASELINE]).sort_values(kind="stable").index
-        return table.loc[last].dropna(axis=1, how="all").round(2)
+        rows = table.loc[last].dropna(axis=1, how="all").round(2).astype(object)
+        return rows.where(rows.notna(), "–")
 
     kinds = by_kind(found.control_layers, trivial)
     every = by_method(found.control_layers, found.control_answers, trivial)

@@ -179,7 +179,7 @@ class Game(Method):
     its norm), or names of your own units with the parameters (patterns such as `*.mlp.*`) of
     each.
     """
-    donor: str = ours("reference")
+    donor: str = ours("reference", min_length=1)
     """Weights that come in: `reference`, `pretrained`, `epoch-3` (of the noisy training), `base`
     (of an adapter), or the folder of a checkpoint, such as `./other`."""
     clean_examples: int | None = ours(None, ge=1)

@@ -93,7 +93,7 @@ class Timeline(Method):
 
     def cost(self, sizes: Sizes) -> float:
         """Return the seconds: the cost of shares for each donor."""
-        return (len(self.epochs) or USUAL_EPOCHS) * self._against("").cost(sizes)
+        return (len(self.epochs) or USUAL_EPOCHS) * self._against("pretrained").cost(sizes)
 
     def run(self, run: Run) -> Result:
         """Return the tables `map` (layer by epoch), `learnt` (by example) and `summary`."""
@@ -183,7 +183,7 @@ def _last_epoch(run: Run, kept: int) -> int:
 def _map(run: Run, epochs: IntArray, shares: FloatArray, noisy: BoolArray) -> Table:
     """Return what each layer learnt in each epoch of noisy and clean labels, with intervals."""
     curve = _accuracies(run, int(epochs[-1]))
-    steps = differences(shares)
+    steps = differences(shares).round(12)  # what cancels out leaves float noise
     n_steps, _, depth = steps.shape
     rng = generator(0, "bootstrap", Timeline.name)
     parts = []

@@ -204,7 +204,7 @@ def timeline_picture(table: Table) -> str:
     lines = []
     for (after, epoch), part in noisy.groupby(["after", "epoch"]):
         learnt = part.sort_values("layer")["share"]
-        end = f"{learnt.sum():+.0%} of the noisy labels"
+        end = f"{learnt.sum():+z.0%} of the noisy labels"
         lines.append((f"epoch {after} to {epoch}", (learnt / top).tolist(), end))
     return text_curves(f"noisy labels learnt, layer 1 to {noisy['layer'].max()}", lines)
 

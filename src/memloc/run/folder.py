@@ -284,7 +284,8 @@ class Run(Plotted):
             return None
         if _epoch(checkpoint):
             raise StoreError(self._no_epoch(checkpoint))
-        lookup("set of weights", checkpoint, {"pretrained": "", **WEIGHTS})
+        kept = dict.fromkeys(map(paths.epoch, self.epochs()))
+        lookup("set of weights", checkpoint, {"pretrained": "", **WEIGHTS, **kept})
         how = "`memloc train` with the same settings makes what is missing."
         if self.record.made_by == "adopt":
             is_made = checkpoint in {"reference", "frozen"}
