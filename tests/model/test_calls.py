@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.autograd import grad
 from transformers import AttentionInterface
 
 from fixtures.mixtures import make_model
@@ -75,21 +76,59 @@ def test_only_one_position_passes_the_rest_of_the_block():
 
 
 @pytest.mark.parametrize(
-    ("family", "query"),
-    [("bert", ("attention.self.query",)), ("llama", ("self_attn.q_proj",)), ("gpt_neox", ())],
+    ("family", "query", "late"),
+    [
+        ("bert", ("attention.self.query",), {"attention.self.key", "attention.self.value"}),
+        ("llama", ("self_attn.q_proj",), {"self_attn.v_proj"}),
+        ("gpt_neox", (), set()),
+    ],
 )
-def test_queries_of_other_positions_are_not_computed_where_they_have_a_projection(family, query):
+def test_projections_are_computed_at_the_readout_position_alone_where_they_can_be(
+    family, query, late
+):
+    """Llama rotates its keys by their places, and GPT-NeoX has one matrix for all three."""
     stack = Stack(make_model(family))
     last, sizes = LastBlock(stack), []
     assert last.idle == query
-    for name in query:
+    assert {*last.late.values()} == late
+    for name in (*query, *late):
         stack.blocks[-1].get_submodule(name).register_forward_hook(
             lambda _module, _given, found: sizes.append((found.shape[1], 0 in found.stride()))
         )
     with torch.no_grad():
         last.read(*before_last(stack))
-    assert sizes == [(9, True), (1, False)] * len(query)  # zeros of all positions are one number
+    # The zeros of all positions are one number.
+    assert sorted(sizes) == [(1, False)] * (len(sizes) // 2) + [(9, True)] * (len(sizes) // 2)
     assert not any("forward" in vars(module) for module in stack.blocks[-1].modules())
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "opt", "llama"])
+def test_a_few_positions_of_padded_texts_are_those_of_the_whole_block(family):
+    stack = Stack(make_model(family))
+    n = 12
+    mask = (torch.arange(n) < torch.tensor([12, 9, 7])[:, None]).long()
+    ids = torch.full((3, n), 5).where(mask.bool(), torch.tensor(stack.model.config.pad_token_id))
+    with torch.no_grad(), undropped(stack.model):
+        prepared = stack.prepare({"input_ids": ids, "attention_mask": mask})
+        call = prepared.calls[-1]
+        torch.manual_seed(0)
+        state = prepared.state + torch.randn_like(prepared.state)
+        here = torch.stack([prepared.positions, 0 * prepared.positions + 1], 1)
+        whole = stack.run(stack.depth - 1, state, call)
+        expected = torch.stack([each[places] for each, places in zip(whole, here, strict=True)])
+        last = LastBlock(stack)
+        assert last.late
+        found = last.read(state, call, here)
+    assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+def test_with_gradients_all_keys_are_computed():
+    stack = Stack(make_model("bert"))
+    last = LastBlock(stack)
+    state, call, here = before_last(stack)
+    found = last.read(state.detach().requires_grad_(), call, here)
+    asked = [*stack.blocks[-1].attention.self.parameters()]
+    assert all(way.shape == p.shape for way, p in zip(grad(found.sum(), asked), asked, strict=True))
 
 
 def test_the_usual_attention_is_put_back_also_after_an_error():

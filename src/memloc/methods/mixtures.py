@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from memloc.arrays import IntArray
 from memloc.data.encode import Encoded
 from memloc.model.calls import LastBlock, Repeater
+from memloc.model.device import NARROW
 from memloc.model.load import Classifier
 from memloc.model.predict import continued, evaluating, to_batch
 from memloc.model.stack import Prepared, Stack, setting
@@ -36,12 +37,14 @@ MEMORY = 2**30
 """Largest number of bytes of states held, besides the weights (at least one text's states)."""
 CALL_TOKENS = 1024
 """Largest number of tokens in a call of a block (or one text): enough to keep a core busy
-(measured).
+(measured). Narrow models take twice as many.
 """
 BATCH_TOKENS = 512
 """Largest number of tokens in a batch (or one text), which its mixtures multiply."""
 MOST_HELD = 128
-"""Largest number of states continued at once: more would not make calls any fuller."""
+"""Largest number of states continued at once: more would not make calls any fuller. Narrow models
+take twice as many.
+"""
 
 
 @dataclass(frozen=True)
@@ -396,9 +399,10 @@ class _Walk:
             self.here = slice(place - labels.shape[1], place)
         self.most = mixtures.most_held(state.nbytes)
         """Largest number of states that memory holds."""
-        self.held = min(MOST_HELD, self.most)
+        times = 2 if state.shape[-1] < NARROW else 1
+        self.held = min(times * MOST_HELD, self.most)
         """Largest number of states in a part."""
-        self.at_once = max(1, CALL_TOKENS // state[..., 0].numel())
+        self.at_once = max(1, times * CALL_TOKENS // state[..., 0].numel())
         n_values = len(mixtures.outcome.names)
         self.values = torch.empty(n_values, len(state), len(tree.places), device=state.device)
 

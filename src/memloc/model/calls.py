@@ -5,11 +5,14 @@ call. `LastBlock` runs the last block at the readout positions alone: a head tha
 of a text needs the block's output at that position only, and keys and values at all positions. So
 the block runs up to its attention for all positions, without the projections that neither keys nor
 values depend on, and then as a whole for the readout positions, which attend to the keys and values
-of the first call. This works for models that use the standard attention function of transformers.
+of the first call. If a projection's outputs are the keys or values themselves, it is not computed
+for all positions either: few queries are projected back instead, and few sums of attended states.
+This works for models that use the standard attention function of transformers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,6 +27,8 @@ Tokens = slice | Tensor
 """Tokens to compute: one slice for all texts, or an array (texts, positions)."""
 SDPA = "sdpa"
 """Name of the attention implementation that can be run in two steps."""
+FEW = 4
+"""Number of tokens for each position read from which on keys and values are not computed first."""
 CALLED_OTHERWISE = TypeError, ValueError, RuntimeError, IndexError
 """Errors of a block whose attention is called in another way."""
 
@@ -85,6 +90,8 @@ class LastBlock:
         self.stack = stack
         self.idle: tuple[str, ...] = ()
         """Names of the block's projections that neither keys nor values depend on."""
+        self.late: dict[str, str] = {}
+        """Names of the projections whose outputs are the block's `key` and `value`."""
         self.is_short = stack.readout != "all" and self._can_be_short()
         """True if readout positions can be computed alone; otherwise the block runs on all."""
 
@@ -109,35 +116,62 @@ class LastBlock:
     def _at(self, stack: Stack, state: Tensor, call: BlockCall, here: Tokens) -> Tensor:
         usual = AttentionInterface()[SDPA]
         last = stack.depth - 1
-        with _idling([stack.blocks[last].get_submodule(name) for name in self.idle]):
-            _, key, value, mask = _given_to_attention(stack, state, call)
+        block, length = stack.blocks[last], state.shape[1]
+        late = self._late_in(block, here, length)
+        with _idling([*map(block.get_submodule, self.idle), *late.values()]) as given:
+            _, _, key, value, mask = _given_to_attention(stack, state, call)
+        if "key" in late:
+            key = _Late(late["key"], given[late["key"]], key.shape[1])
+        if "value" in late:
+            value = _Late(late["value"], given[late["value"]], value.shape[1])
 
         def attend(module: Any, query: Tensor, *_: Any, **settings: Any) -> Any:
             reached = mask if mask is None or mask.shape[-2] == 1 else _taken(mask, here, 2)
             if mask is None and isinstance(here, slice) and getattr(module, "is_causal", False):
-                every = torch.arange(key.shape[2], device=key.device)
+                every = torch.arange(length, device=state.device)
                 reached = every <= every[here, None]  # attention would take them for the first
+            if isinstance(value, _Late):
+                return _attended(query, key, value, reached, settings.get("scaling")), None
             return usual(module, query, key, value, reached, **settings)
 
-        args, kwargs = _cut((call.args, call.kwargs), state.shape[1], here)
+        args, kwargs = _cut((call.args, call.kwargs), length, here)
         with _attention(attend):
             # Where states are in one piece, it does not matter whether weights have gradients.
             return stack.run(last, _taken(state, here, 1).contiguous(), BlockCall(args, kwargs))
+
+    def _late_in(self, block: nn.Module, here: Tokens, length: int) -> dict[str, nn.Linear]:
+        """Return the projections that need not be computed for all positions of a block.
+
+        Without gradients only: those of a keys' bias are 0, but callers expect that it has some.
+        """
+        n = here.stop - here.start if isinstance(here, slice) else here.shape[1]
+        if FEW * n > length or block.training or torch.is_grad_enabled():
+            return {}
+        found = {what: block.get_submodule(name) for what, name in self.late.items()}
+        # Weights of several models have a type of their own.
+        is_plain = all(
+            type(each) is nn.Linear and type(each.weight) is nn.Parameter for each in found.values()
+        )
+        return found if is_plain else {}  # type: ignore[return-value]
 
     def _can_be_short(self) -> bool:
         """Try the short way on one text and on two padded ones; return whether it gives the block's
         output.
         """
-        self.idle = self._idle()
+        self._look()
         with torch.inference_mode(), undropped(self.stack.model):
             one, two = (self.stack.prepare(self.stack.sample(n)) for n in (1, 2))
             place = int(one.positions[0])
             several = torch.stack([two.positions, torch.ones_like(two.positions)], 1)
+            if not self._is_right(one, slice(place, place + 1)):
+                self.late = {}
             first = 1 if self.stack.is_language_model else place  # one reads several positions
             return self._is_right(one, slice(first, place + 1)) and self._is_right(two, several)
 
-    def _idle(self) -> tuple[str, ...]:
-        """Return the projections that keys and values have no gradients with respect to."""
+    def _look(self) -> None:
+        """Find the projections that keys and values have no gradients with respect to, and those
+        whose outputs they are.
+        """
         stack = self.stack
         matrices = dict[str, Tensor]()
         with ExitStack() as while_noted, undropped(stack.model), torch.inference_mode(False):
@@ -149,13 +183,20 @@ class LastBlock:
                     while_noted.enter_context(module.register_forward_hook(note))
             state = one.state.detach().requires_grad_()
             try:
-                _, key, value, _ = _given_to_attention(stack, state, one.calls[-1])
+                attention, _, key, value, _ = _given_to_attention(stack, state, one.calls[-1])
             except CALLED_OTHERWISE:
-                return ()
+                return
             outputs = [*matrices.values()]
             total = key.sum() + value.sum()
             ways = torch.autograd.grad(total, outputs, allow_unused=True) if outputs else ()
-        return tuple(name for name, way in zip(matrices, ways, strict=True) if way is None)
+        self.idle = tuple(name for name, way in zip(matrices, ways, strict=True) if way is None)
+        for what, made in (("value", value), ("key", key)):
+            flat = made.transpose(1, 2).flatten(2)
+            for name, output in matrices.items():
+                # A projection within another module, such as an adapter's, may be a part of it.
+                parent = stack.blocks[-1].get_submodule(name.rpartition(".")[0])
+                if parent is attention and flat.equal(output) and (what == "value" or self.late):
+                    self.late[what] = name
 
     def _is_right(self, prepared: Prepared, here: Tokens) -> bool:
         stack = self.stack
@@ -176,11 +217,13 @@ def _note(found: dict[str, Tensor], name: str, _module: Any, _given: Any, output
 
 
 def _given_to_attention(stack: Stack, state: Tensor, call: BlockCall) -> list[Any]:
-    """Return what the last block gives to its attention, where the block then stops."""
+    """Return the attention module and what the last block gives to it, where the block then
+    stops.
+    """
     given: list[Any] = []
 
-    def stop(_module: Any, *tensors: Any, **_: Any) -> Any:
-        given.extend(tensors)
+    def stop(module: Any, *tensors: Any, **_: Any) -> Any:
+        given.extend((module, *tensors))
         raise _Reached
 
     with _attention(stop), suppress(_Reached):
@@ -193,24 +236,78 @@ class _Reached(Exception):
 
 
 @contextmanager
-def _idling(projections: Sequence[Any]) -> Iterator[None]:
-    """While active, these linear modules compute nothing and return zeros."""
+def _idling(projections: Sequence[Any]) -> Iterator[dict[Any, Tensor]]:
+    """While active, these linear modules compute nothing and return zeros; yield what they are
+    given.
+    """
+    given: dict[Any, Tensor] = {}
 
-    def zeros(n: int, given: Tensor) -> Tensor:
-        return given.new_zeros(1).expand(*given.shape[:-1], n)
+    def zeros(module: nn.Linear, states: Tensor) -> Tensor:
+        given[module] = states
+        return states.new_zeros(1).expand(*states.shape[:-1], module.out_features)
 
     # A library may have put a `forward` of its own on a module, which must come back.
     before = [each.__dict__.get("forward") for each in projections]
     try:
         for each in projections:
-            each.forward = partial(zeros, each.out_features)
-        yield
+            each.forward = partial(zeros, each)
+        yield given
     finally:
         for each, own in zip(projections, before, strict=True):
             if own is None:
                 del each.forward
             else:
                 each.forward = own
+
+
+@dataclass(frozen=True)
+class _Late:
+    """Keys or values that were not computed: their projection and the states that it was given."""
+
+    linear: nn.Linear
+    states: Tensor
+    heads: int
+
+    def scores(self, query: Tensor) -> Tensor:
+        """Return products of queries (texts, heads, queries, size) and keys, by token.
+
+        The keys' bias adds the same to all tokens, which does not change attention.
+        """
+        back = torch.einsum("bhqs,hsw->bhqw", query, self._by_head(self.linear.weight, query))
+        return torch.einsum("bhqw,btw->bhqt", back, self.states)
+
+    def mixed(self, attention: Tensor) -> Tensor:
+        """Return means of values, weighted by attention (texts, heads, queries, tokens)."""
+        means = torch.einsum("bhqt,btw->bhqw", attention, self.states)
+        found = torch.einsum("bhqw,hsw->bhqs", means, self._by_head(self.linear.weight, attention))
+        if self.linear.bias is not None:
+            found = found + self._by_head(self.linear.bias[:, None], attention).transpose(1, 2)
+        return found
+
+    def _by_head(self, matrix: Tensor, attention: Tensor) -> Tensor:
+        """Return the rows of each head; several heads of queries may share one of keys."""
+        rows = matrix.view(self.heads, -1, matrix.shape[-1])
+        return rows.repeat_interleave(attention.shape[1] // self.heads, 0)
+
+
+def _attended(
+    query: Tensor,
+    key: "Tensor | _Late",
+    value: _Late,
+    reached: Tensor | None,
+    scale: float | None,
+) -> Tensor:
+    """Return what a few queries attend to, (texts, queries, heads, size)."""
+    if isinstance(key, _Late):
+        scores = key.scores(query)
+    else:
+        shared = query.shape[1] // key.shape[1]
+        scores = query @ key.repeat_interleave(shared, 1).transpose(2, 3)
+    scores = scores * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if reached is not None:
+        is_mask = reached.dtype == torch.bool
+        scores = scores.masked_fill(~reached, -torch.inf) if is_mask else scores + reached
+    return value.mixed(scores.softmax(-1)).transpose(1, 2).contiguous()
 
 
 @contextmanager
