@@ -7,10 +7,12 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 from typer.main import get_command
 
 import memloc
@@ -369,6 +371,33 @@ def test_the_guide_names_every_figure_that_can_be_drawn():
 
 def test_the_readme_is_short():
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 110
+
+
+def test_every_block_of_the_readme_is_true():
+    """Its Python is run above; commands, output and citation are compared with where they are."""
+    text = README.read_text(encoding="utf-8")
+    kinds = re.findall(r"^```(\w*)\n.*?^```$", text, re.DOTALL | re.MULTILINE)
+    assert sorted(kinds) == ["bibtex", "python", "sh", "sh", "text"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = [
+        shlex.split(line, comments=True) for line in "".join(blocks(README, "sh")).splitlines()
+    ]
+    extras = {line[2] for line in lines if line[:2] == ["pip", "install"]}
+    assert extras == {".", ".[hub]", ".[ray]", ".[peft]"}
+    assert {"hub", "ray", "peft"} <= set(project["optional-dependencies"])
+    assert (ROOT / "constraints.txt").is_file()
+    targets = {line[1] for line in lines if line[0] == "make"}
+    assert targets == {"demo", "test"}
+    assert targets <= set(
+        re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    )
+    (output,), (cited,) = blocks(README, "text"), blocks(README, "bibtex")
+    assert output in "".join(blocks(TUTORIAL, "text"))  # which `studies.tutorial` wrote
+    about = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    plain = " ".join(cited.split())
+    assert about["title"] in plain
+    assert " ".join(about["references"][0]["title"].split()) in plain
+    assert project["urls"]["Paper"] in plain
 
 
 def test_each_version_in_the_changelog_fits_a_page():

@@ -173,6 +173,17 @@ def test_a_figure_that_compares_is_left_out_where_there_is_nothing_to_compare(re
     assert not any(figure.says_something(d, one_model) for figure, d in drawn.items())
 
 
+def test_the_sentence_on_trust_is_on_the_first_screen_however_many_rows_the_picture_has(
+    results, html, monkeypatch
+):
+    def is_first(page):
+        return page.index("How far to trust it") < page.index('id="figure-strip"')
+
+    assert not is_first(html)
+    monkeypatch.setattr("memloc.reporting.page.MANY", 3)
+    assert is_first(render(results, summarise(results)))
+
+
 def test_figures_without_a_number_to_show_are_left_out(results, html):
     """With one task, centres have no correlations, and the mean over methods is one point."""
     one = results.only(model="tiny-opt", task="tiny-topic", seed=1)

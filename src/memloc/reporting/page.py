@@ -37,6 +37,8 @@ SECTIONS: dict[str, dict[str, str]] = yaml.safe_load(asset("page.yaml"))
 """Sections of the page: their names in the list at the top, headings, and introductions."""
 SHORT = 16
 """Number of rows up to which a table is not folded away."""
+MANY = 24
+"""Number of rows of the first picture above which the sentence on trust stands before it."""
 DIGITS = 5
 """Number of significant digits of the numbers behind figures."""
 
@@ -105,6 +107,7 @@ def render(results: Results, summary: Summary, found: Coverage | None = None) ->
     blocks = {f"data-{f.name}": packed(columns_of(d.rows)) for f, d in drawn.items()}
     texts = dict(_example_blocks(results))
     blocks |= {f"examples-{i}": packed(block) for i, block in enumerate(texts.values())}
+    first = {figure: content for figure, content in drawn.items() if figure.section == "answer"}
     choices = _choices(results)
     start = _start(choices, drawn)
     page = {
@@ -119,7 +122,8 @@ def render(results: Results, summary: Summary, found: Coverage | None = None) ->
         name=results.folder.resolve().name,
         folder=str(results.folder),
         sections=list(_sections(summary, drawn, tables, bool(texts))),
-        first=[_heading(f, d) for f, d in drawn.items() if f.section == "answer"],
+        first=[_heading(f, d) for f, d in first.items()],
+        tall=any(d.rows[f.look.y].nunique() > MANY for f, d in first.items()),
         absent=_absent(results, [f for f in every if every[f] is None], tables),
         summary=summary,
         short=SHORT,

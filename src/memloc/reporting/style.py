@@ -184,7 +184,7 @@ METHODS = tuple(sorted(method_names("localiser"), key=lambda name: -exactness(na
 """memloc's own localisers, the most exact one first."""
 CATEGORIES = ("nlu", "sentiment", "hate", "topic")
 """Categories of tasks, from those that need understanding to those that single words give away."""
-COLOURS = ("#96614A", "#EE9977", "#7733AA", "#EE88EE")
+COLOURS = ("#96614A", "#EE88EE", "#7733AA", "#EE9977")
 """Colours for names other than tasks and kinds of examples."""
 SHADES = ("#BBBB77", "#888855", "#445511")
 """Colours for numbers."""
