@@ -13,11 +13,13 @@ from typing import ClassVar
 
 import pandas as pd
 
-from memloc.methods.registry import exactness
+from memloc.methods.registry import exactness, trivial_names
 from memloc.reporting.tables import markdown
+from memloc.stats.board import by_kind
 from memloc.stats.calibration import over_plants
 from memloc.stats.depth import centres_of_gravity
 from memloc.stats.planted import (
+    BASELINE,
     MEASURES,
     mean_scores,
     null_claims,
@@ -74,9 +76,24 @@ def page_tables(found: Planted) -> dict[str, str]:
         "apart": [methods_table(apart)],
     }
     texts = {name: "\n".join(map(markdown, tables)) for name, tables in parts.items()}
+    texts["windows"] += f"\n{to_beat()}\n"
     is_apart = found.plants["planted"].str.contains("+", regex=False)
     said = {"windows": found.plants[~is_apart], "apart": found.plants[is_apart]}
     return texts | {name: f"{memorised(part)}\n\n{texts[name]}" for name, part in said.items()}
+
+
+def to_beat() -> str:
+    """Return a sentence on the best trivial baseline, which these plants were made without."""
+    kinds = by_kind(pd.read_parquet(STORED / "board" / "layers.parquet"), trivial_names())
+    (best,) = kinds[(kinds["method"] == BASELINE) & (kinds["kind"] == "easy")].to_dict("records")
+    numbers = [f"{best[name]:.2f}" for name in ("accuracy_1", "accuracy_2", "planted_mass")]
+    return fill(
+        "Trivial baselines did not look at these plants. On the board's easy plants, the best of "
+        f"them has an accuracy@1 of {numbers[0]}, an accuracy@2 of {numbers[1]} and a planted mass "
+        f"of {numbers[2]}: that is the line to beat.",
+        LINE,
+        break_on_hyphens=False,
+    )
 
 
 def files(found: Planted) -> dict[str, str]:
