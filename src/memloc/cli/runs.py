@@ -131,7 +131,7 @@ def _read_task(name: str | None, folder: Path | None, own: Marked, seed: int) ->
 
 
 def _with_repeat(changes: Mapping[str, Any], repeat: int | None) -> Mapping[str, Any]:
-    """Return the settings with `--repeat` among them; refuse it beside its own setting."""
+    """Return the settings with `--repeat` among them; refuse both it and its own setting."""
     if repeat is None:
         return changes
     if "finetune.repeat" in changes:
