@@ -5,6 +5,7 @@ runs.
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -124,6 +125,28 @@ def test_a_tag_builds_tests_and_publishes_without_a_password():
     assert set(jobs["publish"]["needs"]) == {"build", "try"}
     assert jobs["publish"]["permissions"] == {"id-token": "write"}
     assert "password" not in str(release)
+
+
+def test_links_of_the_published_readme_lead_to_the_repository(tmp_path):
+    """The package index shows the README alone, so what is beside it needs an address."""
+    (tmp_path / ".ci").mkdir()
+    for name in ("README.md", "pyproject.toml", ".ci/address"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    address, tag = "https://github.com/somebody/memloc", "v1.2.3"
+    for _ in range(2):  # the second time there is nothing left to do
+        subprocess.run([tmp_path / ".ci/address", address, tag], check=True)
+    published = (tmp_path / "README.md").read_text(encoding="utf-8")
+    before = (ROOT / "README.md").read_text(encoding="utf-8")
+    old, new = (re.findall(r"\]\(([^)]*)\)", text) for text in (before, published))
+    assert len(old) == len(new) > 15
+    for was, now in zip(old, new, strict=True):
+        kind = "raw" if was.endswith(".png") else "blob"
+        assert now == (was if was.startswith("http") else f"{address}/{kind}/{tag}/{was}")
+    urls = tomllib.loads((tmp_path / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
+    assert urls == {"Repository": address, **PROJECT["project"]["urls"]}
+    runs = [step.get("run", "") for step in _workflow("release.yml")["jobs"]["build"]["steps"]]
+    given = '.ci/address "$GITHUB_SERVER_URL/$GITHUB_REPOSITORY" "$GITHUB_REF_NAME"'
+    assert runs.index(given) < runs.index("python -m build")
 
 
 @pytest.mark.parametrize("name", ["ci.yml", "docs.yml", "release.yml"])
