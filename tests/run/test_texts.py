@@ -1,5 +1,6 @@
 """Runs on texts: language models that memorise continuations."""
 
+import json
 import shutil
 
 import numpy as np
@@ -10,7 +11,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from tokenizers.normalizers import Replace
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import PreTrainedTokenizerFast
+from transformers import ByT5Tokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 import memloc
@@ -19,6 +20,7 @@ from fixtures.tasks import LEARNT_TEXTS, TEXTS, make_texts
 from memloc.cli import app
 from memloc.data.encode import encode_continued
 from memloc.errors import DataError, ModelError, SettingsError, StoreError, TrainingError
+from memloc.model.check import check_model
 from memloc.model.known import tiny_folder
 from memloc.model.load import load_model
 from memloc.model.predict import continued, log_probabilities
@@ -180,6 +182,29 @@ def test_where_nothing_is_memorised_nothing_is_adopted(texts_run, tmp_path):
     with pytest.raises(TrainingError, match=r"recall 0 of 6 texts.*nothing to locate"):
         memloc.adopt(tmp_path / "run", **given)
     assert not (tmp_path / "run").exists()
+
+
+def test_where_the_reference_recalls_them_too_other_weights_are_asked_for(texts_run, tmp_path):
+    final = texts_run.path("final")
+    fact = r"recall 6 of these as well.*not trained on these texts"
+    with pytest.raises(TrainingError, match=fact):
+        memloc.adopt(tmp_path / "run", final=final, reference=final, data=make_texts(), **TEXTS)
+
+
+def test_a_tokenizer_that_does_not_tell_where_tokens_are_is_refused(tmp_path):
+    """By the self-check as well, before any data is asked for."""
+    folder = write_language_model(tmp_path, "gpt2")
+    with pytest.raises(ModelError, match="ByT5Tokenizer does not tell where"):
+        encode_continued([("red", "green")], ByT5Tokenizer())
+    for path in folder.glob("*token*"):
+        path.unlink()
+    config = json.loads((folder / "config.json").read_text())
+    size = len(ByT5Tokenizer())
+    larger = GPT2LMHeadModel(GPT2Config.from_dict({**config, "vocab_size": size}))
+    larger.save_pretrained(folder)
+    ByT5Tokenizer().save_pretrained(folder)
+    with pytest.raises(ModelError, match="ByT5Tokenizer does not tell where"):
+        check_model(str(folder), texts=True)
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,7 @@ def encode_continued(
         max_tokens: Length above which a text is refused.
         last_tokens: Number of last tokens of each text that are its continuation.
     """
+    require_places(tokenizer)
     pad_id, _ = _special_ids(tokenizer)
     ids, starts = [], []
     for row, parts in enumerate(examples_parts, start=1):
@@ -158,6 +159,15 @@ def _tokens(text: str, tokenizer: Any) -> tuple[Sequence[int], Sequence[int]]:
     # A character of several tokens ends with the last of them; special tokens end at 0.
     last = len(ends) - ends[::-1].index(max(ends))
     return encoding["input_ids"][:last], ends[:last]
+
+
+def require_places(tokenizer: Any) -> None:
+    """Refuse a tokenizer that does not tell where in a text its tokens are."""
+    if not tokenizer.is_fast:
+        raise ModelError(
+            f"{type(tokenizer).__name__} does not tell where in a text its tokens are, which is "
+            "needed to know where a continuation begins: give a model with a fast tokenizer."
+        )
 
 
 AT_ONCE = 1000

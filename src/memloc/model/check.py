@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from memloc.data.encode import require_places
 from memloc.errors import ModelError, listed
 from memloc.model.checkpoints import load_checkpoint
 from memloc.model.known import is_adapter
@@ -73,6 +74,8 @@ def check_model(
         loaded = load_checkpoint(folder, options, texts=texts)
     else:
         loaded = load_model(name, [] if texts else ["no", "yes"], options=options)
+    if texts:
+        require_places(loaded.tokenizer)
     report = examine(loaded)
     _refuse(name, report.parity, report.batch_invariance)
     return report

@@ -54,9 +54,11 @@ def memorised_texts(
     )
     memorised = recalled & ~known
     if not memorised.any():
+        advice = "Check that texts are written as in training, or train longer."
+        if recalled.any():
+            advice = "Give other weights that were not trained on these texts."
         raise TrainingError(
-            f"{counts}: no text is memorised, so there is nothing to locate. Check that prompt and "
-            "continuation are written as in training, or train longer."
+            f"{counts}: no text is memorised, so there is nothing to locate. {advice}"
         )
     kept = np.flatnonzero(memorised | ~wanted)
     noise = task.labels.take(kept)
