@@ -131,6 +131,7 @@ def test_whole_texts_are_trained_from_the_command_line_with_repeat(tmp_path):
     run = memloc.Run.open(record.parent)
     assert run.settings.finetune.repeat == 3
     assert run.task.train.last_tokens == 2
+    assert "log probability" in said.stdout
     assert run.status.final.noisy == 1
 
 
@@ -182,6 +183,38 @@ def test_where_nothing_is_memorised_nothing_is_adopted(texts_run, tmp_path):
     with pytest.raises(TrainingError, match=r"recall 0 of 6 texts.*nothing to locate"):
         memloc.adopt(tmp_path / "run", **given)
     assert not (tmp_path / "run").exists()
+
+
+def test_recall_is_that_of_the_plain_models(texts_run):
+    """Of final, reference and pre-trained weights, and of the texts of either kind."""
+    run, table = texts_run, texts_run.recall()
+    both = pd.MultiIndex.from_product([WEIGHTS, ["memorised", "ordinary"]])
+    assert table[["weights", "texts"]].apply(tuple, axis=1).tolist() == both.tolist()
+    assert table["number"].tolist() == [6, 8] * 3
+    assert table["recalled"].tolist()[:3:2] == [1, 0]
+    for weights, part in table.groupby("weights"):
+        loaded = run.load_pretrained(1) if weights == "pretrained" else run.load(weights)
+        encoded = run.encode(loaded)
+        for (_, row), rows in zip(part.iterrows(), (run.noisy_rows, run.clean_rows), strict=True):
+            log, said = [], []
+            for text in rows:
+                ids = torch.from_numpy(encoded.batch(np.array([text]))[0])
+                start = encoded.starts[text]
+                with torch.inference_mode():
+                    plain = loaded.model(ids).logits[0, start - 1 : -1].log_softmax(-1)
+                log += plain.gather(1, ids[0, start:, None])[:, 0].tolist()
+                said.append((plain.argmax(-1) == ids[0, start:]).tolist())
+            assert np.isclose(row["log_probability"], np.mean(log), atol=1e-4)
+            assert np.isclose(row["recalled"], np.mean([all(s) for s in said]))
+            assert np.isclose(row["tokens"], np.mean([one for s in said for one in s]))
+
+
+WEIGHTS = ("final", "reference", "pretrained")
+
+
+def test_labels_have_no_recall(memorised_run):
+    with pytest.raises(DataError, match="recall is of texts"):
+        memorised_run.recall()
 
 
 def test_where_the_reference_recalls_them_too_other_weights_are_asked_for(texts_run, tmp_path):

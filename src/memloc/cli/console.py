@@ -198,8 +198,13 @@ def _show_table(records: Sequence[Mapping[Any, Any]]) -> None:
     Console(width=None if sys.stdout.isatty() else 240).print(table)
 
 
-def show_run(run: "Run", needed: float, as_json: bool) -> None:
-    """Print the training curve of a run, the verdict on it, and where its files are."""
+def show_run(
+    run: "Run", needed: float, as_json: bool, recall: Sequence[Mapping[Any, Any]] = ()
+) -> None:
+    """Print the training curve of a run, the verdict on it, and where its files are.
+
+    `recall` are rows of `run.recall()`, which are printed if there are any.
+    """
     checkpoints = run.checkpoints()
     final = run.status.final
     noise = run.noisy.summary()
@@ -209,8 +214,10 @@ def show_run(run: "Run", needed: float, as_json: bool) -> None:
     facts = {"folder": str(run.folder), "checkpoints": checkpoints, "noise": noise}
     bar = {"memorised": run.memorised(needed), "needed": needed}
     verdict = final and {**bar, "accuracies": dict(final)}
-    record = {**facts, "verdict": verdict, "without": run.status.without}
-    show(as_json, record, *lines, f"\n{run.folder}: {', '.join(checkpoints)}")
+    told = {"recall": recall} if recall else {}
+    record = {**facts, "verdict": verdict, "without": run.status.without, **told}
+    table = [[*recall]] if recall else []
+    show(as_json, record, *lines, *table, f"\n{run.folder}: {', '.join(checkpoints)}")
 
 
 def _curve(run: "Run", needed: float) -> Iterator[str]:

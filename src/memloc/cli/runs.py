@@ -101,7 +101,12 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     with showing_bars(), telling_cost("training", out):
         what = (model, noisy, seed, settings)
         run = _trained(what, loading, folder, checkpoints, constants.device)
-    console.show_run(run, common_preset(name).verdict.noisy_at_least, as_json)
+    console.show_run(run, common_preset(name).verdict.noisy_at_least, as_json, _recall(run))
+
+
+def _recall(run: "Run") -> list[dict[Any, Any]]:
+    """Return how well the weights of a run recall its texts; nothing for labels."""
+    return run.recall().to_dict("records") if run.task.is_texts else []
 
 
 def _trained(
@@ -223,7 +228,9 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
             adopted = adopt_trainer(run, **_of_trainer(checkpoints, own), **given)
         else:
             adopted = adopt_checkpoints(run, **checkpoints.by_name, **asdict(own), **given)
-    console.show_run(adopted, common_preset(name).verdict.noisy_at_least, as_json)
+    # Streamed weights would be read once more.
+    recall = () if stream else _recall(adopted)
+    console.show_run(adopted, common_preset(name).verdict.noisy_at_least, as_json, recall)
 
 
 def _of_trainer(checkpoints: Checkpoints, own: Marked) -> dict[str, Any]:

@@ -17,7 +17,15 @@ from memloc.arrays import IntArray, LastLayer, Table, Vectors
 from memloc.data.encode import Encoded
 from memloc.data.task import NoisyLabels, Task, hash_task
 from memloc.display import Card, Plotted
-from memloc.errors import StoreError, TrainingError, checked_arguments, counted, listed, lookup
+from memloc.errors import (
+    DataError,
+    StoreError,
+    TrainingError,
+    checked_arguments,
+    counted,
+    listed,
+    lookup,
+)
 from memloc.model.device import pick_device
 from memloc.model.known import checkpoint_folder
 from memloc.protocol import RunSettings
@@ -403,6 +411,19 @@ class Run(Plotted):
         from memloc.model.predict import encode_for
 
         return encode_for(model, self.task.train, self.settings.text.max_tokens)
+
+    def recall(self) -> Table:
+        """Return how well final, reference and pre-trained weights recall the texts of the run.
+
+        For memorised and for ordinary texts: the share that is recalled whole (greedily or token by
+        token, which is the same), the share of tokens, and the mean log-probability of a token.
+        """
+        from memloc.run.texts import recall_of
+
+        if not self.task.is_texts:
+            raise DataError(f"{self.name} is about labels, and recall is of texts.")
+        tables = [recall_of(self, name) for name in ("final", "reference", "pretrained")]
+        return as_table(*(rows for rows in tables if rows))
 
     def vectors(self, checkpoint: str, last_layer: LastLayer = "block output") -> Vectors:
         """Return one vector per training text and layer 0..L; they are cached while the run is

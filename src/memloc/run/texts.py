@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from memloc.model.checkpoints import load_checkpoint, load_start
 from memloc.model.device import suitable_threads
 from memloc.model.load import Classifier, LoadOptions
 from memloc.model.predict import continued, encode_for
+
+if TYPE_CHECKING:
+    from memloc.run.folder import Run
 
 
 def memorised_texts(
@@ -64,6 +68,30 @@ def memorised_texts(
     noise = task.labels.take(kept)
     noise = replace(noise, origin=f"{noise.origin}; {counts[0].lower()}{counts[1:]}")
     return replace(task, train=task.train.take(kept), noise=noise)
+
+
+def recall_of(run: "Run", checkpoint: str) -> dict[str, Any]:
+    """Return what weights of a run recall of memorised and of ordinary texts, column by column.
+
+    Without these weights nothing is returned.
+    """
+    if not run.has(checkpoint):
+        return {}
+    loaded = run.load(checkpoint)
+    with suitable_threads(loaded.stack.width):
+        found = continued(loaded.stack, run.encode(loaded))
+    kinds = {"memorised": run.noisy_rows, "ordinary": run.clean_rows}
+    tokens = [found.is_token[rows].sum() for rows in kinds.values()]
+    said = [found.is_said[rows].sum() for rows in kinds.values()]
+    log = [found.log_probability[rows].sum() for rows in kinds.values()]
+    return {
+        "weights": checkpoint,
+        "texts": list(kinds),
+        "number": [len(rows) for rows in kinds.values()],
+        "recalled": [found.recalled[rows].mean() for rows in kinds.values()],
+        "tokens": np.divide(said, tokens),
+        "log_probability": np.divide(log, tokens),
+    }
 
 
 def _refuse_other_tokens(final: Encoded, reference: Encoded) -> None:
