@@ -85,7 +85,7 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     from memloc.data.perturb import noisy_task
     from memloc.data.sources import subsample
     from memloc.model.known import default_preset
-    from memloc.protocol import common_preset, settings_of_run
+    from memloc.protocol import settings_of_run
 
     changes = _with_flip(_with_repeat(constants.changes, repeat), task, own, flip)
     name = constants.preset or default_preset(model)
@@ -101,12 +101,15 @@ def train(  # noqa: PLR0913 - one option for each thing that people vary
     with showing_bars(), telling_cost("training", out):
         what = (model, noisy, seed, settings)
         run = _trained(what, loading, folder, checkpoints, constants.device)
-    console.show_run(run, common_preset(name).verdict.noisy_at_least, as_json, _recall(run))
+    _show(run, name, as_json)
 
 
-def _recall(run: "Run") -> list[dict[Any, Any]]:
-    """Return how well the weights of a run recall its texts; nothing for labels."""
-    return run.recall().to_dict("records") if run.task.is_texts else []
+def _show(run: "Run", preset: str, as_json: bool, *, recall: bool = True) -> None:
+    """Print a run; with `recall`, also how well its weights recall its texts, if it has any."""
+    from memloc.protocol import common_preset
+
+    rows = run.recall().to_dict("records") if recall and run.task.is_texts else []
+    console.show_run(run, common_preset(preset).verdict.noisy_at_least, as_json, rows)
 
 
 def _trained(
@@ -204,7 +207,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     """
     from memloc.data.own import check_noisy_file
     from memloc.model.known import default_preset
-    from memloc.protocol import common_preset, settings_of_run
+    from memloc.protocol import settings_of_run
 
     name = constants.preset or default_preset(checkpoints.pretrained or "")
     settings_of_run(name, constants.changes, has_noise=True)
@@ -228,9 +231,7 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
             adopted = adopt_trainer(run, **_of_trainer(checkpoints, own), **given)
         else:
             adopted = adopt_checkpoints(run, **checkpoints.by_name, **asdict(own), **given)
-    # Streamed weights would be read once more.
-    recall = () if stream else _recall(adopted)
-    console.show_run(adopted, common_preset(name).verdict.noisy_at_least, as_json, recall)
+    _show(adopted, name, as_json, recall=not stream)  # streamed weights would be read once more
 
 
 def _of_trainer(checkpoints: Checkpoints, own: Marked) -> dict[str, Any]:

@@ -111,9 +111,8 @@ def adopt(  # noqa: PLR0913 - each is something that people have or do not have
     status = _examined(loaded, places, how, partial(_measured, task, decided, device))
     record = _record(how.base or str(final), task, seed, decided, loaded, status)
     del loaded
-    with locked(Path(folder), RUN):
-        run = _noted(begin(Path(folder), task, record, status, device), status, source_of(data))
-        return _with_missing(run) if train_missing else run
+    new = Run(Path(folder), record, device, status)
+    return _begun(new, task, source_of(data), train_missing=train_missing)
 
 
 def _pull(name: str | Path, device: str, final: Any, data: Any, *others: Any) -> Run:
@@ -179,6 +178,14 @@ def _number(epoch: object) -> int:
     if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 1:
         raise SettingsError(f"Epochs are whole numbers from 1, not {epoch!r}.")
     return epoch
+
+
+def _begun(new: Run, task: Task, data: Source, *, train_missing: bool) -> Run:
+    """Begin a run or open it, note its weights, and train those that are missing if asked to."""
+    with locked(new.folder, RUN):
+        run = begin(new.folder, task, new.record, new.status, new.device)
+        run = _noted(run, new.status, data)
+        return _with_missing(run) if train_missing else run
 
 
 def _noted(run: Run, new: RunStatus, data: Source) -> Run:
