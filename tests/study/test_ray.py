@@ -126,3 +126,19 @@ def test_a_ray_that_does_not_start_is_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(ray, "init", slow)
     with pytest.raises(SettingsError, match=r"could be started on this machine: .*timed out"):
         on_ray.RayExecutor(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "expected"),
+    [(None, "", "local"), (None, "head:6379", "head:6379"), ("auto", "head:6379", "auto")],
+)
+def test_without_an_address_ray_is_started_on_this_machine(
+    tmp_path, monkeypatch, given, environment, expected
+):
+    """Ray alone would wait for the cluster that was last started here, even if it has ended."""
+    ray = pytest.importorskip("ray")
+    asked = {}
+    monkeypatch.setattr(ray, "init", lambda **options: asked.update(options))
+    monkeypatch.setenv("RAY_ADDRESS", environment)
+    on_ray.RayExecutor(tmp_path, given)
+    assert asked["address"] == expected

@@ -215,7 +215,8 @@ class RayExecutor:
         self._remote = ray.remote(_do_on_worker)
         try:
             ray.init(
-                address=address or os.environ.get("RAY_ADDRESS"),
+                # Without "local", Ray joins what was last started here, even if it has ended.
+                address=address or os.environ.get("RAY_ADDRESS") or "local",
                 log_to_driver=False,
                 logging_level="ERROR",
                 include_dashboard=False if address is None else None,
