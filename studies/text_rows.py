@@ -34,15 +34,16 @@ def texts(name: str, seed: int, memorised: int, ordinary: int) -> Task:
     return memloc.load_csv(drawn, **COLUMNS, name=name)
 
 
-def keep_rows(name: str, wanted: Iterator[Row], make: Callable[[Row], Row]) -> None:
-    """Make what is missing of a table of the study, a row at a time."""
+def keep_rows(name: str, wanted: Iterator[Row], make: Callable[[Row], Row | list[Row]]) -> None:
+    """Make what is missing of a table of the study, the row or the rows of one key at a time."""
     path = KEPT / f"{name}.csv"
     for key in wanted:
         table = pd.read_csv(path) if path.is_file() else pd.DataFrame(columns=[*key])
         if (table[[*key]].astype(str) == [str(v) for v in key.values()]).all(axis=1).any():
             continue
-        row = make(key)
-        whole = pd.DataFrame([*table.to_dict("records"), row])
+        made = make(key)
+        rows = made if isinstance(made, list) else [made]
+        whole = pd.DataFrame([*table.to_dict("records"), *rows])
         with whole_file(path) as draft:
             whole.to_csv(draft, index=False, float_format="%.4g")
 

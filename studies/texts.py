@@ -1,14 +1,15 @@
 """Planted texts, their nulls, and how texts are taken out again: docs/explanation/texts.md.
 
-`python -m studies.texts plants FOLDER` and `nulls FOLDER` keep runs in the folder and one row for
-each, as it is finished, in studies/tables/texts; what is there already is not made again. `python
--m studies.texts page` writes the page's tables.
+`python -m studies.texts plants FOLDER`, `nulls FOLDER` and `repairs FOLDER` keep runs in the folder
+and rows for each, as it is finished, in studies/tables/texts; what is there already is not made
+again. `python -m studies.texts page` writes the page's tables.
 """
 
 import argparse
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ import pandas as pd
 
 import memloc
 from memloc.data.task import Task
+from memloc.labels.repair import Workshop
+from memloc.labels.repaired import Repaired, relative
+from memloc.methods.mixtures import final_with
 from memloc.protocol import common_preset
 from memloc.reporting.tables import markdown
 from memloc.run.spec import RunSpec
@@ -25,7 +29,6 @@ from memloc.run.train import make_run
 from memloc.stats.intervals import wilson
 from memloc.stats.planted import accuracy_at_k
 from memloc.stats.windows import planted_layers, split_kind
-from memloc.store.files import whole_file
 from studies.pages import put
 from studies.text_rows import KEPT, PAGE, Row, ends, keep_rows, learnt, texts
 
@@ -64,7 +67,7 @@ def wanted_plants() -> Iterator[Row]:
 
 def wanted_nulls() -> Iterator[Row]:
     """Yield nulls; they never see the texts, so no layers tell them apart, but seeds do."""
-    for seed in (1, 2, 3, 4):
+    for seed in range(1, 26):
         for model in MODELS:
             yield {"model": model, "planted": "6-7", "seed": seed}
 
@@ -142,31 +145,72 @@ def _mass(weights: Any, own: Any) -> float:
     return float(positive[[*own]].sum() / positive.sum()) if positive.any() else float("nan")
 
 
-PARTS_OF_STUDY: Mapping[str, tuple[Callable[[], Iterator[Row]], Callable[[Path, Row], Row]]] = {
-    "plants": (wanted_plants, plant),
-    "nulls": (wanted_nulls, null),
-}
+def wanted_repairs() -> Iterator[Row]:
+    """Yield the runs that are repaired: texts that any layer may hold, and planted ones."""
+    for seed, model in enumerate(MODELS, 1):
+        yield {"model": model, "planted": "anywhere", "seed": seed}
+    for model in MODELS[:2]:
+        yield {"model": model, "planted": "equal 2-3", "seed": 1}
 
 
-def repair(home: Path) -> None:
-    """Repair a small model that memorised sequences, in every way, and keep the table."""
-    task, options = texts("sequences", 1, MEMORISED, 60), memloc.LoadOptions(depth=REPAIRED)
-    given: dict[str, Any] = {"seed": 1, "settings": REPAIRED_RUN, "options": options}
-    run = memloc.train(MODELS[0], task, home / "to repair", **given)
-    fewer = {"yardsticks": 4, "orders": 2}
-    found = memloc.repair(run, home / "repaired", settings=fewer)
-    with whole_file(KEPT / "repairs.csv") as draft:
-        found.table.to_csv(draft, index=False, float_format="%.4g")
+def repair(home: Path, key: Row) -> list[Row]:
+    """Repair a small model that memorised sequences, in every way; return one row for each."""
+    folder = home / "to repair" / "-".join(map(str, key.values())).replace(" ", "-")
+    task = texts("sequences", key["seed"], MEMORISED, 60)
+    options = memloc.LoadOptions(depth=REPAIRED)
+    given: dict[str, Any] = {"seed": key["seed"], "settings": LEARNT, "options": options}
+    if key["planted"] == "anywhere":
+        run = memloc.train(key["model"], task, folder, **given)
+    else:
+        given["settings"] = LEARNT | PLANTED
+        run = memloc.plant(key["model"], task, folder, layers=key["planted"], **given)
+    fewer = {"yardsticks": 4, "orders": 2, "epochs": 30}
+    found = memloc.repair(run, folder.with_name(f"{folder.name} repaired"), settings=fewer)
+    if run.plant is not None:
+        found = _with_planted(run, key["planted"], found)
+    rows = found.table.to_dict("records")
+    return [key | {str(name): value for name, value in row.items()} for row in rows]
+
+
+def _with_planted(run: memloc.Run, planted: str, found: Repaired) -> Repaired:
+    """Add the repair that takes all planted layers from the reference, after which no texts are
+    left.
+    """
+    layers = tuple(planted_layers(planted))
+    model = final_with(run, layers, "reference")
+    row, curve = Workshop(run, found.settings, layers).measure(TRUTH, model, layers)
+    table = relative(pd.DataFrame([*found.table.to_dict("records"), row]))
+    whole = replace(found, table=table, curves=pd.concat([found.curves, curve]))
+    table.loc[table["way"] == TRUTH, "verdict"] = whole.judge(TRUTH)
+    return whole
+
+
+TRUTH = "planted layers"
 
 
 REPAIRED = 4
-"""Layers of the model that is repaired."""
-REPAIRED_RUN = {
+"""Layers of the models that are repaired."""
+LEARNT = {
     "finetune.learning_rate": 1e-3,
     "finetune.epochs": 40,
     "finetune.repeat": 2,
     "finetune.measure_every": 40,
     "finetune.keep_epochs": "none",
+}
+PLANTED = {
+    "control.epochs": 80,
+    "control.learning_rate": 1.5e-3,
+    "control.rate_factor": 1.4,
+    "control.tries": 3,
+    "finetune.measure_every": 80,
+}
+"""Settings of plants that are repaired."""
+PARTS_OF_STUDY: Mapping[
+    str, tuple[Callable[[], Iterator[Row]], Callable[[Path, Row], Row | list[Row]]]
+] = {
+    "plants": (wanted_plants, plant),
+    "nulls": (wanted_nulls, null),
+    "repairs": (wanted_repairs, repair),
 }
 GROUPS = {
     "easy": "two layers",
@@ -188,19 +232,32 @@ def page_tables() -> dict[str, str]:
 
 
 def repairs_table(found: pd.DataFrame) -> pd.DataFrame:
-    """Return how each repair compares; yardsticks are one row, by their means."""
+    """Return how each repair compares, over runs whose texts any layer may hold, and over plants.
+
+    Of plants, relearning and the verdicts are shown.
+    """
     way = found["way"].str.replace(r"yardstick \d+", "yardsticks", regex=True)
-    means = found.groupby(way, sort=False)[[*REPAIR_COLUMNS]].mean()
-    shown = means.rename(columns=REPAIR_COLUMNS).map("{:.2f}".format)
-    first = found.groupby(way, sort=False)[["layers", "verdict"]].first()
-    return pd.concat([first["layers"], shown, first["verdict"]], axis=1).reset_index()
+    is_planted = found["planted"] != "anywhere"
+    rows = []
+    for name in dict.fromkeys(way):
+        free, planted = (found[(way == name) & (is_planted == kind)] for kind in (False, True))
+        means = free[[*REPAIR_COLUMNS]].mean().rename(REPAIR_COLUMNS).map("{:.2f}".format)
+        row = {"way": name, **means.replace("nan", "–"), "relearning": ends(free["relearning"])}
+        row["verdict"] = _counts(free["verdict"])
+        row["relearning, planted"] = ends(planted["relearning"])
+        rows.append({**row, "verdict, planted": _counts(planted["verdict"])})
+    return pd.DataFrame(rows)
+
+
+def _counts(words: pd.Series) -> str:
+    """Return each word with its number."""
+    return ", ".join(f"{word} {n}" for word, n in words.value_counts(sort=False).items()) or "–"
 
 
 REPAIR_COLUMNS = {
     "noisy_predicted": "recalled",
     "clean_accuracy": "ordinary recalled",
     "perplexity": "perplexity",
-    "relearning": "relearning",
 }
 
 
@@ -251,15 +308,13 @@ def _rate(hits: pd.Series) -> str:
 def main() -> None:
     """Run a part of the study, or write its page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=[*PARTS_OF_STUDY, "repair", "page"])
+    parser.add_argument("part", choices=[*PARTS_OF_STUDY, "page"])
     parser.add_argument("folder", type=Path, nargs="?", default=Path("runs/texts"))
     options = parser.parse_args()
     memloc.quiet()
     if options.part == "page":
         for name, text in page_tables().items():
             put(name, text, PAGE)
-    elif options.part == "repair":
-        repair(options.folder)
     else:
         wanted, make = PARTS_OF_STUDY[options.part]
         keep_rows(options.part, wanted(), partial(make, options.folder))

@@ -5,7 +5,7 @@ import pytest
 
 from studies import kinds, texts
 from studies.kinds import EMBEDDED, LEAST, REAL, _at_least
-from studies.text_rows import PAGE
+from studies.text_rows import KEPT, PAGE
 from studies.texts import _mass, wanted_plants
 
 
@@ -14,6 +14,13 @@ def test_the_page_has_the_tables_of_what_is_kept():
     for name, text in {**texts.page_tables(), **kinds.page_tables()}.items():
         assert f"<!-- {name}: begin -->\n{text}<!-- {name}: end -->" in page
     assert len(page.splitlines()) <= 150
+
+
+@pytest.mark.parametrize("part", [*texts.PARTS_OF_STUDY])
+def test_all_that_the_study_wants_is_kept(part):
+    kept = pd.read_csv(KEPT / f"{part}.csv")
+    for key in texts.PARTS_OF_STUDY[part][0]():
+        assert (kept[[*key]] == [*key.values()]).all(axis=1).any(), key
 
 
 def test_the_centre_at_equal_control_is_between_two_donors():
