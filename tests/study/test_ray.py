@@ -4,6 +4,7 @@ import importlib.util
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -130,7 +131,7 @@ def test_a_ray_that_does_not_start_is_a_sentence(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("given", "environment", "expected"),
-    [(None, "", "local"), (None, "head:6379", "head:6379"), ("auto", "head:6379", "auto")],
+    [(None, "", "local"), (None, "auto", "auto"), ("local", "auto", "local")],
 )
 def test_without_an_address_ray_is_started_on_this_machine(
     tmp_path, monkeypatch, given, environment, expected
@@ -142,3 +143,14 @@ def test_without_an_address_ray_is_started_on_this_machine(
     monkeypatch.setenv("RAY_ADDRESS", environment)
     on_ray.RayExecutor(tmp_path, given)
     assert asked["address"] == expected
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "[::1]:{}"])
+def test_a_cluster_that_does_not_answer_is_refused_at_once(tmp_path, monkeypatch, address):
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "init", lambda **_options: pytest.fail("Ray would wait for minutes"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # nobody listens there
+        place = address.format(free.getsockname()[1])
+        with pytest.raises(SettingsError, match=f"No Ray cluster at {re.escape(place)}: "):
+            on_ray.RayExecutor(tmp_path, place)

@@ -5,6 +5,7 @@ import os
 import secrets
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,6 +23,8 @@ from memloc.study.records import StepEnd, Store
 
 RETRIES = 3
 """Number of times that a step is given to another worker when its worker is lost."""
+SECONDS = 10.0
+"""Seconds that a Ray cluster is given to answer."""
 
 
 @dataclass(frozen=True)
@@ -213,16 +216,18 @@ class RayExecutor:
         self._running: dict[Any, Step] = {}
         self._before = 1
         self._remote = ray.remote(_do_on_worker)
+        # Without "local", Ray joins what was last started here, even if it has ended.
+        place = address or os.environ.get("RAY_ADDRESS") or "local"
         try:
+            _reach(place)
             ray.init(
-                # Without "local", Ray joins what was last started here, even if it has ended.
-                address=address or os.environ.get("RAY_ADDRESS") or "local",
+                address=place,
                 log_to_driver=False,
                 logging_level="ERROR",
                 include_dashboard=False if address is None else None,
             )
         except Exception as error:  # Ray raises plain exceptions where it does not start in time
-            where = f"at {address}" if address else "could be started on this machine"
+            where = "could be started on this machine" if place == "local" else f"at {place}"
             raise SettingsError(f"No Ray cluster {where}: {in_words(error)}") from error
 
     @property
@@ -282,6 +287,13 @@ class RayExecutor:
         self._running.clear()
         self._before = self.cores  # asked for when it is said how good the estimate was
         self._ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Raise an error if nothing answers at a host and port; Ray would wait for minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), SECONDS).close()
 
 
 Executor = LocalExecutor | RayExecutor
