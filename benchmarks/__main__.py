@@ -25,7 +25,7 @@ STAGES = {
         finetuning.measure(hidden=64, examples=240, epochs=2, repeats=5),
         finetuning.measure(hidden=384, examples=80, epochs=2, repeats=11),
     ],
-    "stacked": lambda: [stacked.measure(members=8, updates=8, repeats=3)],
+    "stacked": lambda: [stacked.measure(members=8, updates=24, repeats=2)],
     "swapping": lambda: [
         swapping.measure(hidden=64, examples=96, repeats=3),
         swapping.measure(hidden=384, examples=48, repeats=2),
