@@ -135,7 +135,8 @@ def test_a_notebook_runs_from_its_first_cell_to_its_last(page, monkeypatch):
     monkeypatch.setattr(Plotted, "plot", lambda _self: None)  # which has tests of its own
     space = {"__name__": page.stem}
     for code in blocks(page, "python"):
-        exec(compile(code, str(page), "exec"), space)
+        # Not the name of a file: its lines are not those of the code.
+        exec(compile(code, f"<{page.name}>", "exec"), space)
 
 
 @pytest.mark.slow
