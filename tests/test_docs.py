@@ -125,7 +125,7 @@ def test_there_is_python_in_the_documents():
 def test_the_python_of_the_documents_runs():
     for page, code in PYTHON:
         if page not in TOGETHER:
-            exec(compile(code, str(page), "exec"), {"__name__": page.stem})
+            exec(compile(code, f"<{page.stem}>", "exec"), {"__name__": page.stem})
 
 
 @pytest.mark.slow
