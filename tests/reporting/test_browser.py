@@ -4,9 +4,10 @@ import shutil
 
 import pytest
 
-from fixtures.studies import NASTY, Study
+from fixtures.studies import NASTY, Study, write_plant
 from memloc.reporting.page import render, write_report
 from memloc.reporting.sentences import summarise
+from memloc.seeds import generator
 from memloc.stats.calibration import weakness
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -213,6 +214,17 @@ def test_a_half_finished_study_opens_too(browser, tmp_path):
     found.figure("training")
     assert found.page.locator("#figure-layers").count() == 0
     assert "memloc localise" in found.page.locator("#absent").inner_text()
+    assert found.said == []
+    found.context.close()
+
+
+def test_a_page_of_plants_alone_chooses_methods_in_each_figure(browser, tmp_path):
+    place = ("tiny-topic", "tiny-opt", range(2), False)
+    write_plant(tmp_path, Study(depth=4), place, generator(1, "plants"))
+    found = Watched(browser, write_report(tmp_path).path)
+    figure = found.figure("control-layers")
+    assert figure.locator("[data-choose=method]").count() == 1
+    assert "because" not in figure.inner_text()
     assert found.said == []
     found.context.close()
 

@@ -31,7 +31,8 @@
   }
 
   // A figure that the chosen method does not give is that of the first method that gives it.
-  const gives = (figure, what) => what !== "method" || !figure.values.method || figure.values.method.includes(chosen.method);
+  // A page of plants alone has no such choice for all figures.
+  const gives = (figure, what) => what !== "method" || !("method" in chosen) || !figure.values.method || figure.values.method.includes(chosen.method);
   const shown = (figure, what) => (gives(figure, what) ? chosen[what] : figure.values.method[0]);
   const choiceOf = (figure) => Object.fromEntries(
     figure.choose.map((what) => [what, what in chosen ? shown(figure, what) : local[figure.name][what]]));
