@@ -57,6 +57,7 @@ ENDINGS = "json|parquet|csv|html|svg|png|npz|md|tex|state"
 OTHERS = {
     *("config.json", "adapter_config.json", "tokenizer_config.json", "meta.json"),
     *("pretraining.json", "calibration.json", "page.html", "pyarrow.parquet"),
+    *("dataset_dict.json", "state.json"),
 }
 """What others write, what comes with memloc, and a module that looks like a file."""
 
