@@ -54,7 +54,7 @@ def by_method(layers: Table, answers: Table, trivial: Collection[str] = ()) -> T
     of the `trivial` baselines has a row below all others.
     """
     changed = pd.Series(disguised(layers), name="changed_by_disguise", dtype=float)
-    layers, answers = (_without_repeated(rows, _repeated(layers)) for rows in (layers, answers))
+    layers, answers = (_without_repeated(one, _repeated(layers)) for one in (layers, answers))
     columns = ["nulls", "called", "called_low", "called_high"]
     claims = null_claims(layers).reindex(columns=["method", *columns]).set_index("method")
     for row in over_plants(answers).to_dict("records"):
@@ -93,12 +93,12 @@ def _repeated(layers: Table) -> pd.MultiIndex:
     return pd.MultiIndex.from_tuples(moved[moved <= SAME].index, names=METHOD_AT)
 
 
-def _without_repeated(rows: Table, repeated: pd.MultiIndex) -> Table:
+def _without_repeated(table: Table, repeated: pd.MultiIndex) -> Table:
     """Leave out the decoys of these nulls."""
-    if rows.empty or repeated.empty:
-        return rows
-    kind, window = ([split_kind(name)[part] for name in rows["planted"]] for part in (0, 1))
-    place = pd.MultiIndex.from_frame(rows.assign(planted=window)[METHOD_AT])
-    is_decoy = rows["null"].astype(bool) & (np.array(kind) == "decoy")
-    kept: Table = rows[~(is_decoy & place.isin(repeated))]
+    if table.empty or repeated.empty:
+        return table
+    kind, window = ([split_kind(name)[part] for name in table["planted"]] for part in (0, 1))
+    place = pd.MultiIndex.from_frame(table.assign(planted=window)[METHOD_AT])
+    is_decoy = table["null"].astype(bool) & (np.array(kind) == "decoy")
+    kept: Table = table[~(is_decoy & place.isin(repeated))]
     return kept
