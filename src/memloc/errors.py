@@ -162,7 +162,7 @@ _KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("revision",), _TEXT),
     **dict.fromkeys(("folder", "out", "cache_dir", "final", "reference", "memorised"), _PLACE),
     **dict.fromkeys(("frozen", "pretrained", "output"), _PLACE),
-    **dict.fromkeys(("seed", "examples"), ((Integral,), "a whole number")),
+    **dict.fromkeys(("seed", "examples", "tokens"), ((Integral,), "a whole number")),
     **dict.fromkeys(("force", "train_missing", "private"), ((bool,), "True or False")),
     "model": ((str, os.PathLike, _InFolder), "a name, a folder or a run"),
     "settings": ((Mapping,), "a dict of settings such as {'finetune.epochs': 30}"),
