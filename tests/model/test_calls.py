@@ -7,6 +7,7 @@ from transformers import AttentionInterface
 
 from fixtures.mixtures import make_model
 from fixtures.models import FAMILIES, SPECIAL
+from memloc.model import calls
 from memloc.model.calls import SDPA, LastBlock
 from memloc.model.stack import Stack, sample_batch, undropped
 
@@ -120,6 +121,18 @@ def test_a_few_positions_of_padded_texts_are_those_of_the_whole_block(family):
         assert last.late
         found = last.read(state, call, here)
     assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+def test_keys_that_padding_would_change_are_computed_first(monkeypatch):
+    attended = calls._attended
+
+    def without_mask(query, key, value, _mask, scale):
+        return attended(query, key, value, None, scale)
+
+    monkeypatch.setattr(calls, "_attended", without_mask)
+    last = LastBlock(Stack(make_model("bert")))
+    assert last.is_short
+    assert not last.late
 
 
 def test_with_gradients_all_keys_are_computed():

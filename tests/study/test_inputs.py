@@ -2,6 +2,7 @@
 
 import shutil
 
+import datasets
 import pytest
 
 from fixtures.commands import rows_of, write_csv
@@ -238,6 +239,20 @@ def test_another_reading_of_a_file_is_another_task(tmp_path, change):
     before = task_spec(own(tmp_path, "flip: 0.2"), "mine", None).deciding()
     assert task_spec(own(tmp_path, "flip: 0.2"), "mine", None).deciding() == before
     assert task_spec(own(tmp_path, change), "mine", None).deciding() != before
+
+
+def test_classes_renamed_in_a_folder_of_datasets_make_another_task(tmp_path):
+    classes = datasets.ClassLabel(names=["bad", "good"])
+    rows = {"text": ["a", "b"], "label": [0, 1]}
+    features = datasets.Features({"text": datasets.Value("string"), "label": classes})
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(tmp_path / "mine")
+    file = parse_study(f"{LEAST}data:\n  mine: {{file: mine, flip: 0.2}}\n", tmp_path)
+    before = task_spec(file, "mine", None).deciding()
+    (tmp_path / "mine" / "cache-1.arrow").write_bytes(b"of datasets alone")
+    assert task_spec(file, "mine", None).deciding() == before
+    about = tmp_path / "mine" / "dataset_info.json"
+    about.write_text(about.read_text("utf-8").replace("good", "fine"), encoding="utf-8")
+    assert task_spec(file, "mine", None).deciding() != before
 
 
 def test_a_held_out_file_counts_and_its_place_does_not(tmp_path):

@@ -383,13 +383,14 @@ def _read_parquet(path: Path, _columns: Sequence[str]) -> Columnar:
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return the files that hold the data at a path: the file itself, or those of a folder.
+    """Return the files that decide the data at a path: the file itself, or those of a folder.
 
-    The package datasets caches what it computes from a folder in the same place.
+    In a folder, some say which rows and columns are read. The package datasets caches there what it
+    computes from them.
     """
     if not path.is_dir():
         return [path]
-    return sorted(p for p in path.glob("*.arrow") if not p.name.startswith("cache-"))
+    return sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith("cache-"))
 
 
 def _read_folder(path: Path, _columns: Sequence[str]) -> Columnar:

@@ -163,7 +163,8 @@ class LastBlock:
             one, two = (self.stack.prepare(self.stack.sample(n)) for n in (1, 2))
             place = int(one.positions[0])
             several = torch.stack([two.positions, torch.ones_like(two.positions)], 1)
-            if not self._is_right(one, slice(place, place + 1)):
+            padded = two.positions[:, None]
+            if not (self._is_right(one, slice(place, place + 1)) and self._is_right(two, padded)):
                 self.late = {}
             first = 1 if self.stack.is_language_model else place  # one reads several positions
             return self._is_right(one, slice(first, place + 1)) and self._is_right(two, several)

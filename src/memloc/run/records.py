@@ -117,7 +117,7 @@ class RunRecord(Settings):
 
 
 class RunStatus(Shown, Settings):
-    """What became of a run so far: accuracies, failed attempts and missing weights."""
+    """The accuracies of a run, its failed attempts, and which weights are missing, so far."""
 
     final: Accuracies | None = None
     """Accuracies of the final weights; None until they exist."""

@@ -5,7 +5,6 @@ Tables in, tables out; `layers` and `answers` are `control_layers` and `control_
 
 from collections.abc import Collection
 
-import numpy as np
 import pandas as pd
 
 from memloc.arrays import Table
@@ -29,9 +28,7 @@ def by_kind(layers: Table, trivial: Collection[str] = ()) -> Table:
 
     The best of the `trivial` baselines has a row for each kind, below all others.
     """
-    scores = plant_scores(layers, (1, 2))
-    scores = scores.assign(kind=[split_kind(str(name))[0] for name in scores["planted"]])
-    means = mean_scores(scores, ["method", "kind"])
+    means = mean_scores(_with_kinds(plant_scores(layers, (1, 2))), ["method", "kind"])
     first, second = (means[means["k"] == k].set_index(["method", "kind"]) for k in (1, 2))
     table = first[["plants", "planted_mass", "planted_mass_low", "planted_mass_high"]].assign(
         accuracy_1=first["accuracy"],
@@ -79,8 +76,7 @@ def _moved(layers: Table) -> pd.Series:
     weights = layers.assign(weight=layers["weight"].clip(lower=0))
     wide = weights.pivot_table("weight", [*PLANT, "planted", "method"], "layer")
     shares = wide.div(wide.sum(axis=1), axis=0).reset_index("planted")
-    kind, window = ([split_kind(name)[part] for name in shares["planted"]] for part in (0, 1))
-    shares = shares.assign(kind=kind, planted=window).set_index(["planted", "kind"], append=True)
+    shares = _with_kinds(shares).set_index(["planted", "kind"], append=True)
     kinds = shares.index.get_level_values("kind")
     twins = [shares[kinds == name].droplevel("kind") for name in ("easy", "decoy")]
     both = twins[0].index.intersection(twins[1].index)
@@ -97,8 +93,13 @@ def _without_repeated(table: Table, repeated: pd.MultiIndex) -> Table:
     """Leave out the decoys of these nulls."""
     if table.empty or repeated.empty:
         return table
-    kind, window = ([split_kind(name)[part] for name in table["planted"]] for part in (0, 1))
-    place = pd.MultiIndex.from_frame(table.assign(planted=window)[METHOD_AT])
-    is_decoy = table["null"].astype(bool) & (np.array(kind) == "decoy")
-    kept: Table = table[~(is_decoy & place.isin(repeated))]
+    apart = _with_kinds(table)
+    is_decoy = table["null"].astype(bool) & (apart["kind"] == "decoy")
+    kept: Table = table[~(is_decoy & pd.MultiIndex.from_frame(apart[METHOD_AT]).isin(repeated))]
     return kept
+
+
+def _with_kinds(table: Table) -> Table:
+    """Return a table of plants with a column of their kinds; `planted` then has layers alone."""
+    kinds, layers = ([split_kind(str(p))[part] for p in table["planted"]] for part in (0, 1))
+    return table.assign(kind=kinds, planted=layers)
