@@ -15,8 +15,9 @@ from memloc.arrays import BoolArray, IntArray, LastLayer, Vectors
 from memloc.data.encode import Encoded, encode, encode_continued, sorted_batches
 from memloc.data.task import Examples, NoisyLabels
 from memloc.errors import ModelError
+from memloc.model.linear import linear
 from memloc.model.load import Classifier
-from memloc.model.stack import Batch, Prepared, Stack, undropped
+from memloc.model.stack import Batch, Prepared, Stack, holding, undropped
 from memloc.model.streamed import opened
 
 TOKENS_PER_BATCH = 2048
@@ -72,7 +73,7 @@ def to_batch(encoded: Encoded, rows: IntArray, device: torch.device) -> Batch:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Turn off dropout and gradients while active; put the modes of all modules back."""
-    with undropped(model), torch.no_grad():
+    with undropped(model), torch.no_grad(), holding([nn.functional], "linear", linear):
         yield
 
 
