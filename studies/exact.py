@@ -1,11 +1,10 @@
-"""What the runs of `studies.evidence` say: tables for docs/explanation/findings.md.
+"""What the runs of `studies.evidence` say: tables for docs/explanation/real_models.md.
 
 Files to download have one row per run; the page has one per task, so that it stays short when runs
 are added. One run of a task has an interval over examples, several have their range.
 """
 
 from collections.abc import Callable, Mapping
-from itertools import combinations
 from typing import TypeAlias
 
 import numpy as np
@@ -33,28 +32,30 @@ LEVEL = 0.05
 
 
 def evidence(generalisation: pd.DataFrame) -> Results:
-    """Join the stages of the runs; scores of tasks come from a study of the same examples."""
+    """Return the runs of the study; scores of tasks come from a study of the same examples."""
+    found = joined(STUDY)
+    known = generalisation["task"].isin(found.runs["task"])
+    return found.with_tables(generalisation=generalisation[known])
+
+
+def joined(study: Registered) -> Results:
+    """Join the stages of a study's runs."""
     first, *others = (
-        kept(STUDY.folder / stage) for stage in ("layers", "time", "probes", "retraining")
+        kept(study.folder / stage) for stage in ("layers", "time", "probes", "retraining")
     )
-    joined = {}
+    tables = dict(first.tables)
     for name in KEPT:
         parts = [getattr(each, name) for each in (first, *others)]
         if name not in OF_STAGES and any(map(len, parts)):
-            joined[name] = pd.concat([part for part in parts if len(part)])
-    tasks = first.runs["task"].unique()
-    joined["generalisation"] = generalisation[generalisation["task"].isin(tasks)]
-    return Results(STUDY.folder, settings_of(STUDY.folder, []), {**first.tables, **joined})
+            tables[name] = pd.concat([part for part in parts if len(part)])
+    return Results(study.folder, settings_of(study.folder, []), tables)
 
 
-def texts(found: Results, before: Results) -> dict[str, str]:
-    """Return what stands on the page, by the names of its marks.
-
-    The study `before` has trainings of the same examples in float32.
-    """
-    when, early = by_task(times(found), WHEN), by_task(donors(), DONORS)
+def texts(found: Results) -> dict[str, str]:
+    """Return what stands on the page, by the names of its marks."""
+    when, early = by_task(times(found), WHEN), by_task(donors(found), DONORS)
     return {
-        "standing": f"{standing(found)}\n{precision(found)}{windows_alike(found, before)}",
+        "standing": f"{standing(found)}\n{precision(found)}",
         "exact": markdown(answers(found)[BY_SHARES]),
         "where": markdown(by_task(held(found), WHERE)),
         "donors": markdown(early) if len(early) else "No early donor is compared yet.\n",
@@ -64,7 +65,7 @@ def texts(found: Results, before: Results) -> dict[str, str]:
 
 def files(found: Results) -> dict[str, pd.DataFrame]:
     """Return the tables with one row per run, by the names of their files."""
-    tables = {"where": held(found), "when": times(found), "donors": donors()}
+    tables = {"where": held(found), "when": times(found), "donors": donors(found)}
     return {"cost": _read("costs")} | {name: table for name, table in tables.items() if len(table)}
 
 
@@ -96,28 +97,6 @@ def precision(found: Results) -> str:
         f"TREC in float32 gives {'the same' if same else 'another'} answer by the rule: shares "
         f"correlate by {r:.2f}, with centres {centres[0]:.2f} (bfloat16) and {centres[1]:.2f}.\n"
     )
-
-
-def windows_alike(found: Results, before: Results) -> str:
-    """Say how the swapped windows of the first run agree with trainings of it in float32."""
-    task, seed = found.runs[KEY].iloc[0]
-    here, there = (_windows(each, task) for each in (found, before))
-    same = there[seed]
-    seeds = [there[one].corr(there[other]) for one, other in combinations(there, 2)]
-    apart = float((here[seed] - same).abs().mean())
-    return (
-        f"\nThe same training of {task} in float32 is in `twelve`: errors of its swapped windows "
-        f"correlate by {here[seed].corr(same):.3f}\nwith those in bfloat16, and differ by "
-        f"{apart:.3f} on average; float32 trainings of two seeds correlate by {min(seeds):.3f} to "
-        f"{max(seeds):.3f}.\n"
-    )
-
-
-def _windows(found: Results, task: str) -> pd.DataFrame:
-    """Return the errors of swapped windows of a task, one column per seed."""
-    table = found.memorised("windows")
-    table = table[(table["method"] == "swapping") & (table["task"] == task)]
-    return table.pivot_table("error", ["first", "last"], "seed")
 
 
 def _shares(found: Results) -> pd.DataFrame:
@@ -173,24 +152,30 @@ def times(found: Results) -> pd.DataFrame:
     return rows.assign(p_epoch=exact[:, 0], p_centre=exact[:, 1]).reset_index()
 
 
-def donors() -> pd.DataFrame:
+def donors(found: Results) -> pd.DataFrame:
     """Return one row per run: shares of the same examples by the early donor and by the reference.
 
-    The reference's are those of the examples that the early donor was compared on.
+    The reference's are those of the examples that the early donor was compared on. An early donor
+    that undoes nothing has no shares. Runs whose reference did not learn are left out.
     """
-    if not (STUDY.folder / "early_shares.csv").is_file():
+    if not (STUDY.folder / "early_donors.csv").is_file():
         return pd.DataFrame(columns=KEY)
-    by, rows = {donor: _read(f"{donor}_shares") for donor in ("reference", "early")}, []
-    about = {tuple(row[n] for n in KEY): row for row in _read("early_donors").to_dict("records")}
-    for key, own in by["early"].groupby(KEY, sort=False):
-        both = own.merge(by["reference"], on=[*KEY, "example"], suffixes=("", "_reference"))
-        layers = [str(column) for column in own.filter(like="layer_")]
-        one, other = (both[[f"{n}{end}" for n in layers]].mean() for end in ("", "_reference"))
-        row = dict(zip(KEY, key, strict=True)) | {"r": np.corrcoef(one, other)[0, 1]}
-        row |= {"early_centre": _centre(one), "reference_centre": _centre(other)}
-        names = ("epoch", "knows_clean", "knows_noisy", "undone", "damaged")
-        rows.append(row | {"examples": len(both)} | {name: about[key][name] for name in names})
-    return pd.DataFrame(rows)
+    early, reference = _read("early_shares"), _read("reference_shares")
+    both = early.merge(reference, on=[*KEY, "example"], suffixes=("", "_reference"))
+    layers = [str(column) for column in early.filter(like="layer_")]
+    learnt, rows = found.memorised("mcog")[KEY].drop_duplicates(), []
+    for row in _read("early_donors").merge(learnt).to_dict("records"):
+        own = both[(both[KEY] == [row[name] for name in KEY]).all(axis=1)]
+        one, other = (own[[f"{n}{end}" for n in layers]].mean() for end in ("", "_reference"))
+        if len(own):
+            row |= {"r": np.corrcoef(one, other)[0, 1], "examples": len(own)}
+            row |= {"early_centre": _centre(one), "reference_centre": _centre(other)}
+        rows.append(row)
+    return pd.DataFrame(rows, columns=[*KEY, *ABOUT_DONORS])
+
+
+ABOUT_DONORS = ["r", "early_centre", "reference_centre", "epoch", "knows_clean", "knows_noisy"]
+ABOUT_DONORS += ["undone", "damaged", "examples"]
 
 
 def _read(name: str) -> pd.DataFrame:

@@ -1,10 +1,10 @@
 """Compares our studies with the paper's findings: `python -m studies.findings`.
 
-Writes the short tables and the figures of docs/explanation/findings.md, and the long tables as CSV
-files beside it. The numbers come from studies/tables: `evidence` is the real encoder with exact
-shares and a draw of noise per seed, `twelve` the same encoder with one draw and by the paper's
-measures, and `small` the embedded suite. Numbers of the paper are those of its text, or read off
-its figures.
+Writes the short tables and the figures of docs/explanation/findings.md and real_models.md, and the
+long tables as CSV files beside them. The numbers come from studies/tables: `evidence` is the real
+encoder with exact shares and a draw of noise per seed, `wide` models of the paper's size, `twelve`
+the same encoder with one draw and by the paper's measures, and `small` the embedded suite. Numbers
+of the paper are those of its text, or read off its figures.
 """
 
 import shutil
@@ -22,13 +22,13 @@ from memloc.reporting.figures import write_figures
 from memloc.reporting.results import Results
 from memloc.reporting.tables import markdown
 from memloc.stats import claims
-from studies import exact, first
+from studies import exact, first, models
 from studies.answers import BY_PAPER, answers
 from studies.crossings import RULES, crossings
 from studies.pages import DOCS, IMAGES, LINE, STORED, put
 from studies.stored import kept
 
-PAGE = DOCS / "explanation" / "findings.md"
+PAGE, REAL = (DOCS / "explanation" / name for name in ("findings.md", "real_models.md"))
 FILES = PAGE.with_suffix("")
 """Folder of the tables to download."""
 KEPT, RETRIED, SCALED, SMALL = (STORED / name for name in ("twelve", "retried", "scaled", "small"))
@@ -100,9 +100,10 @@ ORDERS = {"retraining": 0.85}
 
 
 def main() -> None:
-    """Write the page's tables and figures, and the files to download."""
-    for name, text in from_kept().items():
-        put(name, text, PAGE)
+    """Write the pages' tables and figures, and the files to download."""
+    for page, texts in from_kept().items():
+        for name, text in texts.items():
+            put(name, text, page)
     for name, text in files().items():
         (FILES / name).parent.mkdir(parents=True, exist_ok=True)
         (FILES / name).write_text(text, encoding="utf-8")
@@ -110,15 +111,20 @@ def main() -> None:
         draw(results_of_studies()[file.split("-")[0]], name, choice, IMAGES / file)
 
 
-def from_kept() -> dict[str, str]:
-    """What stands on the page, by the names of its marks."""
+def from_kept() -> dict[Path, dict[str, str]]:
+    """What stands on each page, by the names of its marks."""
     studies = results_of_studies()
     return {
-        "answers": markdown(answers(studies["twelve"])[BY_PAPER]),
-        "learning": markdown(first.learning(studies["twelve"])),
-        "early": markdown(first.by_generalisation(studies["twelve"])),
-        **exact.texts(studies["evidence"], studies["twelve"]),
-        "downloads": downloads(),
+        PAGE: {
+            "answers": markdown(answers(studies["twelve"])[BY_PAPER]),
+            "downloads": downloads(),
+        },
+        REAL: {
+            **exact.texts(studies["evidence"]),
+            "learning": markdown(first.learning(studies["twelve"])),
+            "early": markdown(first.by_generalisation(studies["twelve"])),
+            **models.texts(models.together(studies["evidence"])),
+        },
     }
 
 
@@ -139,7 +145,8 @@ def _tables() -> dict[str, dict[str, pd.DataFrame]]:
     more = {"cost": pd.read_csv(COST), "retried": _retried(real), "scaled": _scaled(real)}
     found["twelve"] |= {**more, "probed": noise_read(_probed(real))}
     found["evidence"] = exact.files(studies["evidence"])
-    return found
+    wide = models.files(models.together(studies["evidence"]))
+    return {**found, "wide": wide} if wide else found
 
 
 def downloads() -> str:

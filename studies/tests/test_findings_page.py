@@ -26,10 +26,11 @@ from studies.stored import keep, kept
 
 
 def test_what_stands_on_the_page_is_made_of_the_kept_tables():
-    page = PAGE.read_text(encoding="utf-8")
-    for part, text in from_kept().items():
-        written = page.split(f"<!-- {part}: begin -->\n")[1].split(f"<!-- {part}: end -->")[0]
-        assert text == written, part
+    for path, texts in from_kept().items():
+        page = path.read_text(encoding="utf-8")
+        for part, text in texts.items():
+            written = page.split(f"<!-- {part}: begin -->\n")[1].split(f"<!-- {part}: end -->")[0]
+            assert text == written, part
 
 
 def test_the_files_to_download_are_made_of_the_kept_tables():
