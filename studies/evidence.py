@@ -219,6 +219,7 @@ def _add_shares(
     study.add(f"{donor}_shares", piece, table.reset_index())
     labels = found["labels"].groupby("is_noisy")["lost"].mean()
     row = {"undone": labels[True], "damaged": labels[False], **(more or {})}
+    row["answer"] = found.answer.word
     study.add(f"{donor}_donors", piece, pd.DataFrame([row]))
 
 

@@ -11,11 +11,14 @@ import numpy as np
 import pandas as pd
 
 from memloc.arrays import FloatArray
+from memloc.methods.early import LEAST_GAP
 from memloc.reporting.results import Results, settings_of
 from memloc.reporting.tables import markdown
+from memloc.stats import claims
 from memloc.stats.answers import corrected
 from memloc.stats.depth import centres_of_gravity
-from studies.answers import BY_SHARES, answers
+from memloc.stats.intervals import t_ends
+from studies.answers import BY_SHARES, answers, rho
 from studies.evidence import STAGES, Registered
 from studies.stored import KEPT, kept
 
@@ -27,6 +30,14 @@ OF_STAGES = {"runs", "training", "answers"}
 """Tables that the first stage has whole."""
 SAME, CLOSE = 0.9, 0.5
 """Least correlation of shares, and largest distance of centres, of the same answer."""
+MEASURES = {
+    "crossing": "crossing",
+    "memorisation": "label probes",
+    "M-CoG swapping": "centre of windows",
+    "M-CoG gradients": "centre of gradients",
+    "M-CoG shares": "centre of shares",
+}
+"""Measures of depth, and what they are called on the page."""
 LEVEL = 0.05
 """Corrected p up to which a difference counts as shown."""
 
@@ -57,6 +68,8 @@ def texts(found: Results) -> dict[str, str]:
     return {
         "standing": f"{standing(found)}\n{precision(found)}",
         "exact": markdown(answers(found)[BY_SHARES]),
+        "profile": f"{markdown(profile(found))}\n{parts(held(found))}",
+        "depth": markdown(depth(found)),
         "where": markdown(by_task(held(found), WHERE)),
         "donors": markdown(early) if len(early) else "No early donor is compared yet.\n",
         "when": markdown(when) if len(when) else "No timeline is computed yet.\n",
@@ -109,6 +122,34 @@ def _centre(shares: pd.Series) -> float:
     return float(centres_of_gravity(np.maximum(0, np.asarray(shares, dtype=np.float64))))
 
 
+def depth(found: Results) -> pd.DataFrame:
+    """Return whether depth goes with either score over tasks, one row per measure of depth.
+
+    P-values are corrected (Holm) over all measures and both scores.
+    """
+    scores = claims.task_scores(found.memorised("runs"), found.memorised("generalisation"))
+    measured = [name for name in MEASURES if name in found.depths["measure"].to_numpy()]
+    table = claims.depth_and_generalisation(found.depths, scores, measured)
+    rows = []
+    for measure, part in table[table["model"] == claims.ALL].groupby("measure", sort=False):
+        row = {"depth": MEASURES[str(measure)], "tasks": int(part["n"].max())}
+        for found_of in part.to_dict("records"):
+            text, _, p, _ = rho(found_of)
+            row[f"ρ with {found_of['score']}"] = text
+            row |= {"corrected p" + " " * (found_of["score"] == "validation"): p}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def profile(found: Results) -> pd.DataFrame:
+    """Return the share of each layer: the mean over tasks of means over seeds, and its interval."""
+    tasks = _shares(found).groupby("task").mean()
+    low, high = np.transpose([t_ends(values) for values in tasks.to_numpy(float).T])
+    rows = {"mean share": tasks.mean(), "low": low, "high": high}
+    table = pd.DataFrame(rows, index=tasks.columns).T.map("{:.3f}".format)
+    return table.rename(columns=str).rename_axis("layer").reset_index()
+
+
 def held(found: Results) -> pd.DataFrame:
     """Return one row per run: where its wrong labels are by exact shares."""
     tables = [found.memorised(name) for name in ("mcog", "answers", "layers")]
@@ -130,6 +171,16 @@ def attention() -> pd.DataFrame:
     kind = table["unit"].str.split().str[0]
     sums = table.assign(kind=kind).pivot_table("share", KEY, "kind", aggfunc="sum")
     return (sums["attention"] / sums.sum(axis=1)).rename("attention").reset_index()
+
+
+def parts(runs: pd.DataFrame) -> str:
+    """Say what part of the shares is in attention, over tasks."""
+    tasks = runs.groupby("task")["attention"].mean().dropna().to_numpy(float)
+    low, high = t_ends(tasks)
+    return (
+        f"Attention holds {tasks.mean():.2f} [{low:.2f}, {high:.2f}] of the shares of {len(tasks)} "
+        "tasks, and has a third of the layers' weights.\n"
+    )
 
 
 def times(found: Results) -> pd.DataFrame:
@@ -156,26 +207,29 @@ def donors(found: Results) -> pd.DataFrame:
     """Return one row per run: shares of the same examples by the early donor and by the reference.
 
     The reference's are those of the examples that the early donor was compared on. An early donor
-    that undoes nothing has no shares. Runs whose reference did not learn are left out.
+    that undoes nothing has no shares, and memloc refuses one that knows hardly fewer wrong labels
+    than clean ones. Runs whose reference did not learn are left out.
     """
     if not (STUDY.folder / "early_donors.csv").is_file():
         return pd.DataFrame(columns=KEY)
     early, reference = _read("early_shares"), _read("reference_shares")
     both = early.merge(reference, on=[*KEY, "example"], suffixes=("", "_reference"))
     layers = [str(column) for column in early.filter(like="layer_")]
-    learnt, rows = found.memorised("mcog")[KEY].drop_duplicates(), []
+    learnt, rows = _shares(found).reset_index()[KEY], []
     for row in _read("early_donors").merge(learnt).to_dict("records"):
         own = both[(both[KEY] == [row[name] for name in KEY]).all(axis=1)]
         one, other = (own[[f"{n}{end}" for n in layers]].mean() for end in ("", "_reference"))
         if len(own):
             row |= {"r": np.corrcoef(one, other)[0, 1], "examples": len(own)}
             row |= {"early_centre": _centre(one), "reference_centre": _centre(other)}
+        if row["knows_clean"] - row["knows_noisy"] < LEAST_GAP:
+            row["answer"] = "refused"
         rows.append(row)
     return pd.DataFrame(rows, columns=[*KEY, *ABOUT_DONORS])
 
 
 ABOUT_DONORS = ["r", "early_centre", "reference_centre", "epoch", "knows_clean", "knows_noisy"]
-ABOUT_DONORS += ["undone", "damaged", "examples"]
+ABOUT_DONORS += ["undone", "damaged", "answer", "examples"]
 
 
 def _read(name: str) -> pd.DataFrame:
@@ -186,7 +240,8 @@ def by_task(rows: pd.DataFrame, columns: Mapping[str, Column]) -> pd.DataFrame:
     """Return one row per task, with each column summed up over the task's runs."""
     made = [
         {"task": task, "runs": len(part), **{name: text(part) for name, text in columns.items()}}
-        for task, part in rows.groupby("task", sort=False)
+        for task in dict.fromkeys(piece.task for piece in STUDY.order())
+        if len(part := rows[rows["task"] == task])
     ]
     return pd.DataFrame(made)
 
@@ -210,7 +265,7 @@ def number(name: str, form: str = ".2f") -> Column:
 
 def words(name: str) -> Column:
     """Return how a column of words is summed up: all of them, in the order of the runs."""
-    return lambda rows: "; ".join(map(str, rows[name]))
+    return lambda rows: "; ".join(map(str, rows[name].dropna())) or "–"
 
 
 def shown(p: str, larger: str, smaller: str) -> Column:
@@ -247,6 +302,7 @@ DONORS: dict[str, Column] = {
     "wrong": number("knows_noisy"),
     "undone": number("undone"),
     "damaged": number("damaged"),
+    "its answer": words("answer"),
     "r of shares": number("r"),
     "centre": number("early_centre"),
     "by reference": number("reference_centre"),

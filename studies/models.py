@@ -17,17 +17,9 @@ from memloc.stats import claims
 from memloc.stats.agreement import correlation
 from studies.answers import rho
 from studies.evidence import ENCODER, Registered
-from studies.exact import joined
+from studies.exact import MEASURES, joined
 
 WIDE = Registered("wide")
-MEASURES = {
-    "crossing": "crossing",
-    "memorisation": "label probes",
-    "M-CoG swapping": "centre of windows",
-    "M-CoG gradients": "centre of gradients",
-    "M-CoG shares": "centre of shares",
-}
-"""Measures of depth, and what they are called on the page."""
 FEWEST = 5
 """Tasks from which on a coefficient has an interval."""
 
@@ -47,9 +39,10 @@ def texts(found: Results) -> dict[str, str]:
     """Return what stands on the page, by the names of its marks."""
     if not _are_several(found):
         return dict.fromkeys(("models", "orders", "predicted"), "No wide model is computed yet.\n")
+    names, order = " · ".join(dict.fromkeys(found.runs["model"])), orders(found)
     return {
-        "models": markdown(by_task(found)),
-        "orders": markdown(orders(found)),
+        "models": f"In each cell: {names}.\n\n{markdown(by_task(found))}",
+        "orders": markdown(order) if len(order) else "Too few tasks to compare orders yet.\n",
         "predicted": markdown(predicted(found)),
     }
 

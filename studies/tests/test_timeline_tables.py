@@ -5,7 +5,7 @@ from pathlib import Path
 from memloc.methods.early import COMPARED, LEAST_GAP
 from memloc.stats import subsets
 from memloc.stats.subsets import LEAST_KEPT
-from studies import bar
+from studies import bar, exact
 from studies.timeline import ALPHA, memorised, read
 
 
@@ -14,6 +14,10 @@ def test_what_is_said_of_early_donors_is_what_was_measured():
     r = runs["r"][runs["gap"] >= LEAST_GAP]
     assert f"In {len(r)} runs" in COMPARED
     assert f"{r.min():.2f} to {r.max():.2f} (median {r.median():.2f})" in COMPARED
+    real = exact.donors(exact.joined(exact.STUDY))
+    r = real["r"][real["answer"] != "refused"].dropna()
+    assert f"in {len(r)} runs of a real encoder" in COMPARED
+    assert f"of {r.min():.2f} to {r.max():.2f} (median {r.median():.2f})" in COMPARED
 
 
 def test_every_answer_above_the_bar_of_the_control_is_right():
