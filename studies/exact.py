@@ -68,7 +68,7 @@ def texts(found: Results) -> dict[str, str]:
     return {
         "standing": f"{standing(found)}\n{precision(found)}",
         "exact": markdown(answers(found)[BY_SHARES]),
-        "profile": f"{markdown(profile(found))}\n{parts(held(found))}",
+        "profile": f"{markdown(profile(found))}\n{parts(found)}",
         "depth": markdown(depth(found)),
         "where": markdown(by_task(held(found), WHERE)),
         "donors": markdown(early) if len(early) else "No early donor is compared yet.\n",
@@ -173,13 +173,18 @@ def attention() -> pd.DataFrame:
     return (sums["attention"] / sums.sum(axis=1)).rename("attention").reset_index()
 
 
-def parts(runs: pd.DataFrame) -> str:
-    """Say what part of the shares is in attention, over tasks."""
-    tasks = runs.groupby("task")["attention"].mean().dropna().to_numpy(float)
-    low, high = t_ends(tasks)
+def parts(found: Results) -> str:
+    """Say what part of the shares is in the first half of the layers, and in attention."""
+    shares = _shares(found).groupby("task").mean().to_numpy(float)
+    half = shares[:, : shares.shape[1] // 2].sum(1) / shares.sum(1)
+    in_attention = held(found).groupby("task")["attention"].mean().dropna().to_numpy(float)
+    texts = []
+    for tasks in (half, in_attention):
+        low, high = t_ends(tasks)
+        texts.append(f"{tasks.mean():.2f} [{low:.2f}, {high:.2f}]")
     return (
-        f"Attention holds {tasks.mean():.2f} [{low:.2f}, {high:.2f}] of the shares of {len(tasks)} "
-        "tasks, and has a third of the layers' weights.\n"
+        f"The first half of the layers holds {texts[0]} of the shares. Attention holds {texts[1]}, "
+        f"and has a third\nof the layers' weights. Both are over {len(half)} tasks.\n"
     )
 
 
